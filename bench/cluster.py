@@ -13,9 +13,9 @@ import uvloop
 from bench.core import GROUPS, NAMES, append_of, closed_loop
 from polynya.base.levels import LEVEL
 from polynya.engine.log_clock import LogClock, once_per_pass
-from polynya.engine.membership import Cluster, Membership
+from polynya.engine.membership import ClusterSettings, Membership
 from polynya.engine.storage import open_storage
-from polynya.service.assembly import Engine, Shape
+from polynya.service.assembly import CoreRuntime, Shape
 from polynya.stream.commands import Create, Encoding, SetLevel
 from polynya.stream.replies import Done
 
@@ -25,7 +25,7 @@ VOTERS = (1, 2, 3)
 class Wire:
     """From one node to the others, in the next pass of the loop."""
 
-    def __init__(self, engines: dict[int, Engine]) -> None:
+    def __init__(self, engines: dict[int, CoreRuntime]) -> None:
         self._engines = engines
         self._loop = asyncio.get_running_loop()
 
@@ -40,16 +40,16 @@ class Wire:
         core.received(messages)
 
 
-async def start(folder: Path) -> dict[int, Engine]:
+async def start(folder: Path) -> dict[int, CoreRuntime]:
     """Three nodes of one core, elected."""
-    engines: dict[int, Engine] = {}
+    engines: dict[int, CoreRuntime] = {}
     for node in VOTERS:
         membership = Membership(node, VOTERS)
         storage = open_storage(folder / f"node-{node}", core=0, cores=1, groups=GROUPS, membership=membership)
         shape = Shape(core=0, cores=1, groups=GROUPS, history=1, hot_bytes_max=1 << 40)
         now_ms = once_per_pass(LogClock(storage.log_ms).now_ms, asyncio.get_running_loop())
-        cluster = Cluster(membership, Wire(engines), GROUPS)
-        engines[node] = Engine(storage, shape, now_ms=now_ms, transport=None, fatal=print, cluster=cluster)
+        cluster = ClusterSettings(membership, Wire(engines), GROUPS)
+        engines[node] = CoreRuntime(storage, shape, now_ms=now_ms, transport=None, fatal=print, cluster=cluster)
         engines[node].local.hot_bytes_max = 1 << 40
     while any(leader_of(engines, group) is not engines[membership.first_of(group)] for group in range(GROUPS + 1)):
         await asyncio.sleep(0.05)  # until each is where it will stay
@@ -60,7 +60,7 @@ async def start(folder: Path) -> dict[int, Engine]:
     return engines
 
 
-def leader_of(engines: dict[int, Engine], group: int) -> Engine | None:
+def leader_of(engines: dict[int, CoreRuntime], group: int) -> CoreRuntime | None:
     return next((engine for engine in engines.values() if engine.replicated is not None and engine.replicated.leads(group)), None)
 
 

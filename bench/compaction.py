@@ -33,8 +33,8 @@ import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
 from polynya.lakehouse.blobs import LocalBlobs
-from polynya.lakehouse.commit import Outcome, run_job
-from polynya.lakehouse.plan import Plan, Range, TableRef, layout
+from polynya.lakehouse.commit import JobOutcome, run_job
+from polynya.lakehouse.plan import JobPlan, Range, TableRef, layout
 from polynya.lakehouse.slices import BASE_TYPES
 from polynya.stream.commands import Encoding
 from polynya.stream.state.model import HotBatch
@@ -112,8 +112,8 @@ class OneJob:
     def tables(self) -> list[TableRef]:
         return [self.table]
 
-    def plan(self, name: str) -> Plan:
-        return Plan(self.table, 1, secrets.token_hex(16), self._store, self._ranges)
+    def plan(self, name: str) -> JobPlan:
+        return JobPlan(self.table, 1, secrets.token_hex(16), self._store, self._ranges)
 
     def commit(self, name: str, request: CommitRequest) -> TableRef:
         return TableRef("b", name, "", self.table.location, 1, request.iceberg, request.iceberg_dlq, request.result)
@@ -122,7 +122,7 @@ class OneJob:
         return self.table
 
 
-def run_spark(runner: Any, folder: str, ranges: list[Range]) -> Outcome:
+def run_spark(runner: Any, folder: str, ranges: list[Range]) -> JobOutcome:
     """The product's pipeline: samples, tasks on Spark, Iceberg and Delta."""
     coordinator = OneJob(folder, ranges)
     return run_job(coordinator.plan("bench"), coordinator, runner, LocalBlobs(folder), lambda step, told: None)

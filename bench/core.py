@@ -18,7 +18,7 @@ from polynya.base.limits import HOT_BYTES_PER_GROUP
 from polynya.engine.log_clock import LogClock, once_per_pass
 from polynya.engine.storage import open_storage
 from polynya.replica.log import encode_command
-from polynya.service.assembly import Engine, Shape
+from polynya.service.assembly import CoreRuntime, Shape
 from polynya.stream.commands import Append, Batch, Create, Encoding, Producer
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Done, Reply
@@ -110,7 +110,7 @@ async def whole(folder: Path, count: int, in_flight: int) -> None:
     storage = open_storage(folder / f"core-{in_flight}", core=0, cores=1, groups=GROUPS)
     clock = LogClock(storage.log_ms)
     shape = Shape(core=0, cores=1, groups=GROUPS, history=1, hot_bytes_max=HOT_BYTES_PER_GROUP)
-    engine = Engine(
+    engine = CoreRuntime(
         storage, shape, now_ms=once_per_pass(clock.now_ms, asyncio.get_running_loop()), transport=None, fatal=lambda error: None
     )
     engine.local.hot_bytes_max = engine.local._group_hot_bytes_max = 1 << 40

@@ -17,12 +17,12 @@ from polynya.base.errors import Unavailable
 from polynya.replica.log import decode_command
 from polynya.service.routing import messages
 from polynya.service.routing.bundles import handler_of
-from polynya.service.routing.forwarding import Forwarding, Place
-from polynya.service.routing.group_locations import BirthMap, Whereabouts
+from polynya.service.routing.forwarding import CoreAddress, Forwarding
+from polynya.service.routing.group_locations import BirthMap, GroupLocations
 from polynya.stream.replies import Reply
-from polynya.transport.link import Link
+from polynya.transport.link import FrameLink
 from polynya.transport.peer import Peer
-from polynya.transport.peer_listener import Guest, House
+from polynya.transport.peer_listener import ConnectionSet, InboundConnection
 
 PASSES = 400
 
@@ -42,31 +42,31 @@ class Socket:
     def abort(self) -> None:
         raise AssertionError("a frame was damaged")
 
-    def empty_into(self, link: Link) -> None:
+    def empty_into(self, link: FrameLink) -> None:
         data, self.pieces = b"".join(self.pieces), []
         link.data_received(data)
 
 
 class World:
     def __init__(self, protocol: int) -> None:
-        house = House()
+        house = ConnectionSet()
         house.handlers[messages.PROPOSE] = self._alone
         house.handlers[messages.PROPOSE_ALL] = handler_of(lambda group: True, lambda group: 0, self._propose, lambda: 1, lambda *came: None)
         self.proposed: list[Any] = []
-        self.there = Guest(house, lambda *hello: 1, checked=True)
+        self.there = InboundConnection(house, lambda *hello: 1, checked=True)
         self.there.core = 1
         self.asked, self.answered = Socket(), Socket()
         self.there.link.connection_made(self.answered)  # type: ignore[arg-type]
         self.peer = Peer("the leader", _never, call_seconds=60)
-        self.here = Link(lambda: None, lambda *frame: None, lambda: None, checked=True)
+        self.here = FrameLink(lambda: None, lambda *frame: None, lambda: None, checked=True)
         self.here.connection_made(self.asked)  # type: ignore[arg-type]
         self.peer._begin(self.here)
         self._protocol = protocol
         self.others: list[int] = []
         self.led: set[int] = set()
-        where = Whereabouts(1, BirthMap((1, 2)), lambda node: True)
+        where = GroupLocations(1, BirthMap((1, 2)), lambda node: True)
         self.forwarding = Forwarding(
-            Place(1, 0, 1, 1), self, self, _nobody, stamped=_nobody, address=lambda node, core: node << 8 | core, whereabouts=where
+            CoreAddress(1, 0, 1, 1), self, self, _nobody, stamped=_nobody, address=lambda node, core: node << 8 | core, whereabouts=where
         )
         self.forwarding.led(1)
 
@@ -96,7 +96,7 @@ class World:
         self.proposed.append(lambda outcome: reply(messages.encode(outcome)))
 
 
-async def _never() -> Link:
+async def _never() -> FrameLink:
     raise Unavailable("it is there already")
 
 

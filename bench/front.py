@@ -17,7 +17,7 @@ from typing import Any
 
 from polynya.access import Access, Limits
 from polynya.access.token_file import TokenFile, Wanted
-from polynya.front.http.auth.authorization import Entrance
+from polynya.front.http.auth.authorization import Authorizer
 from polynya.front.http.connection import Connection
 from polynya.front.http.server import HttpFront, Protection
 from polynya.stream.replies import Reply
@@ -65,7 +65,7 @@ def _requests(content_type: str, body: bytes, token: str) -> list[bytes]:
 def _protected(folder: str, limits: Limits) -> tuple[Protection, str]:
     tokens = TokenFile(folder)
     _, token = tokens.add(Wanted(name="bench", scopes=["append"], limits=limits), 0)
-    return Protection(entrance=Entrance(Access(tokens), audit=lambda *act: None)), token
+    return Protection(entrance=Authorizer(Access(tokens), audit=lambda *act: None)), token
 
 
 def measure(content_type: str, body: bytes, requests: int, limits: Limits | None = None) -> float:

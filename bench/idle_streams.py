@@ -24,7 +24,7 @@ from polynya.cold import ColdReader, Evictor, EvictSettings, Flusher, FlushSetti
 from polynya.engine.log_clock import LogClock
 from polynya.node.core_process import open_quickly
 from polynya.objectstore import ObjectStore, StoreSettings, open_store
-from polynya.service.assembly import Engine, Shape
+from polynya.service.assembly import CoreRuntime, Shape
 from polynya.stream.commands import Append, Batch, Create, Encoding, Producer
 from polynya.stream.replies import Reply
 
@@ -42,13 +42,13 @@ def rss() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def open_engine(folder: Path) -> Engine:
+def open_engine(folder: Path) -> CoreRuntime:
     storage = open_quickly(folder / "core-0", core=0, cores=1, groups=GROUPS)
     shape = Shape(core=0, cores=1, groups=GROUPS, history=1, hot_bytes_max=HOT_BYTES_PER_GROUP)
-    return Engine(storage, shape, now_ms=LogClock(storage.log_ms).now_ms, transport=None, fatal=lambda error: None)
+    return CoreRuntime(storage, shape, now_ms=LogClock(storage.log_ms).now_ms, transport=None, fatal=lambda error: None)
 
 
-async def propose_all(engine: Engine, commands: list[Any]) -> None:
+async def propose_all(engine: CoreRuntime, commands: list[Any]) -> None:
     for begin in range(0, len(commands), IN_FLIGHT):
         futures = []
         for command in commands[begin : begin + IN_FLIGHT]:
@@ -104,7 +104,7 @@ async def fill(folder: Path, streams: int) -> None:
     await store.close()
 
 
-async def evicted(engine: Engine, store: ObjectStore, told: Callable[[str], None]) -> None:
+async def evicted(engine: CoreRuntime, store: ObjectStore, told: Callable[[str], None]) -> None:
     """All streams leave the memory."""
     evictor = Evictor(engine.groups, store, EvictSettings(after_ms=1, few=1), "bench", in_flight=set())
     await asyncio.sleep(0.01)
@@ -116,7 +116,7 @@ async def evicted(engine: Engine, store: ObjectStore, told: Callable[[str], None
     told("the same, with snapshots that say so")
 
 
-async def returned(engine: Engine, streams: int) -> None:
+async def returned(engine: CoreRuntime, streams: int) -> None:
     """Each hundredth is written to again."""
     batch = Batch(Encoding.JSON, 1, PAYLOAD, crc32c(PAYLOAD))
     now_ms, numbers = engine.service.now_ms(), range(0, streams, 100)
@@ -128,7 +128,7 @@ async def returned(engine: Engine, streams: int) -> None:
     )
 
 
-async def snapshots(engine: Engine, what: str) -> None:
+async def snapshots(engine: CoreRuntime, what: str) -> None:
     """One round, and how long the loop stood still at most: each pass of it is timed."""
     loop, passes, written = asyncio.get_running_loop(), [0.0], engine.snapshotter.bytes
 

@@ -15,7 +15,7 @@ from polynya.raft import (
     Identity,
     Message,
     Raft,
-    Restored,
+    RestoredMember,
     Settings,
     Snapshot,
     decode_message,
@@ -24,7 +24,7 @@ from polynya.raft import (
 )
 from polynya.raft.messages import Append
 
-BIRTH = Restored(Snapshot(0, 0, Configuration((1, 2, 3))))
+BIRTH = RestoredMember(Snapshot(0, 0, Configuration((1, 2, 3))))
 PAYLOAD = b"x" * 300
 SETTINGS = Settings()
 

@@ -12,12 +12,12 @@ from google_crc32c import value as crc32c
 from polynya.backup.group_file import Header, hot_pieces, pack_header
 from polynya.backup.manifest import Manifest
 from polynya.backup.source import About, Captured, Lost
-from polynya.backup.writer import Progress, Taker
+from polynya.backup.writer import BackupProgress, BackupWriter
 from polynya.config.model import Config
 from polynya.engine.storage import Storage, open_storage
 from polynya.objectstore import MemoryStore, ObjectStore
 from polynya.recovery.from_backup import FromBackup, renaming
-from polynya.recovery.restore import Origin, Restored, Restorer, States, Target
+from polynya.recovery.restore import RestoreOrigin, Restorer, RestoreResult, RestoreTarget, States
 from polynya.stream.machine import Machine
 
 ALL = range(GROUPS + 1)
@@ -39,7 +39,7 @@ class BackedUp(Tier):
 
 
 class FakeSource:
-    """`polynya.backup.source.Source`. `before_capture` is called with the group; `lost` tokens are held no more."""
+    """`polynya.backup.source.BackupSource`. `before_capture` is called with the group; `lost` tokens are held no more."""
 
     def __init__(self, tier: Tier, part_bytes: int = 300) -> None:
         self.tier = tier
@@ -76,21 +76,21 @@ class FakeSource:
         return await self.tier.store.get_range(key, offset, length)
 
 
-async def taken(source: FakeSource, shelf: MemoryStore) -> tuple[Manifest, Progress]:
-    done = Progress()
-    return await Taker(source, shelf, shelf, done).take(), done
+async def taken(source: FakeSource, shelf: MemoryStore) -> tuple[Manifest, BackupProgress]:
+    done = BackupProgress()
+    return await BackupWriter(source, shelf, shelf, done).take(), done
 
 
-async def restored(folder: Path, shelf: MemoryStore, manifest: Manifest, store: ObjectStore, cores: int = 2) -> Restored:
+async def restored(folder: Path, shelf: MemoryStore, manifest: Manifest, store: ObjectStore, cores: int = 2) -> RestoreResult:
     """The data folder of a node by itself."""
     rename = renaming(manifest.cluster, manifest.cluster)
-    origin = Origin(cluster_id=manifest.cluster, history=manifest.next_history, groups=manifest.groups)
+    origin = RestoreOrigin(cluster_id=manifest.cluster, history=manifest.next_history, groups=manifest.groups)
     return await made(folder, origin, FromBackup(shelf, manifest, rename, has_store=True), store, cores)
 
 
-async def made(folder: Path, origin: Origin, states: States, store: ObjectStore, cores: int = 2) -> Restored:
+async def made(folder: Path, origin: RestoreOrigin, states: States, store: ObjectStore, cores: int = 2) -> RestoreResult:
     with contextlib.ExitStack() as held:
-        target = Target(Config(data=str(folder), cores=cores), origin, held)
+        target = RestoreTarget(Config(data=str(folder), cores=cores), origin, held)
         return await Restorer(states, [target], store, lambda key: key).run()
 
 

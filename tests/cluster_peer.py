@@ -11,7 +11,7 @@ from pathlib import Path
 from free_ports import free_ports
 
 from polynya.system.ports import shared_listener
-from polynya.transport import Cluster, Transport
+from polynya.transport import PeerCluster, Transport
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def cluster_peer(
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    about = Cluster(cluster, history, node, groups, {1: ("127.0.0.1", free_ports(1)[0])}, shared_listener("127.0.0.1", port), None)
+    about = PeerCluster(cluster, history, node, groups, {1: ("127.0.0.1", free_ports(1)[0])}, shared_listener("127.0.0.1", port), None)
 
     async def start() -> Transport:
         made = Transport(0, 1, str(directory), start_id="peer", cluster=about)

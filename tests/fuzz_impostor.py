@@ -21,11 +21,11 @@ from polynya.raft.messages import SnapshotChunk
 from polynya.service.api import Facts, Page
 from polynya.service.routing import messages
 from polynya.stream.commands import Append as AppendCommand
-from polynya.stream.placement import Map
+from polynya.stream.placement import ClusterMap
 from polynya.transport import Hello, PeerTls, node_name
 from polynya.transport.handshake import LANE_ASK, LANE_RAFT, MAGIC, PREAMBLE, decode_hello, encode_hello
 from polynya.transport.lane import join_messages
-from polynya.transport.link import HEADER, Link, Type
+from polynya.transport.link import HEADER, FrameLink, FrameType
 
 KIND_BULK, MAP = 65_535, 1007
 ASKED: dict[int, Any] = {  # what the body of a call of each kind is
@@ -45,7 +45,7 @@ ASKED: dict[int, Any] = {  # what the body of a call of each kind is
     1002: Report,
     1003: bytes,
     1004: bytes,
-    MAP: Map,
+    MAP: ClusterMap,
     1009: float,
 }
 ANSWERED: dict[int, Any] = {  # and of an answer; that an append was taken would be believed
@@ -69,11 +69,11 @@ class Impostor:
         self.known: dict[str, list[Any]] = {}
         self._server: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._lines: set[Link] = set()
+        self._lines: set[FrameLink] = set()
 
     # --- lines -----------------------------------------------------------------------------------------------------------------
 
-    async def line(self, node: int, lane: int = LANE_ASK, greeting: bytes | None = None) -> Link:
+    async def line(self, node: int, lane: int = LANE_ASK, greeting: bytes | None = None) -> FrameLink:
         """Greeted, with `greeting` in place of the right one. Raises OSError."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[int] = loop.create_future()
@@ -87,7 +87,7 @@ class Impostor:
             if not answer.done():
                 answer.set_exception(ConnectionResetError("it was refused"))
 
-        link = Link(lambda: self._lines.add(link), told, lost, checked=self.tls is None)
+        link = FrameLink(lambda: self._lines.add(link), told, lost, checked=self.tls is None)
         async with asyncio.timeout(CONNECT_SECONDS):
             raw = socket.socket()
             raw.setblocking(False)
@@ -95,9 +95,9 @@ class Impostor:
             await loop.sock_sendall(raw, PREAMBLE.pack(MAGIC, 0, lane))
             name = node_name(node) if self.tls else None
             await loop.create_connection(lambda: link, sock=raw, ssl=self.tls.client if self.tls else None, server_hostname=name)
-            link.send(Type.HELLO, 0, 0, encode_hello(self.own) if greeting is None else greeting)
+            link.send(FrameType.HELLO, 0, 0, encode_hello(self.own) if greeting is None else greeting)
             type_ = await answer
-        if type_ != Type.WELCOME:
+        if type_ != FrameType.WELCOME:
             link.close()
             raise ConnectionRefusedError("it was refused")
         link.on_frame = lambda *_: self.counts.update(["answers"])
@@ -107,9 +107,11 @@ class Impostor:
         """What a node says of itself, to one that only asks."""
         loop = asyncio.get_running_loop()
         found: asyncio.Future[Hello] = loop.create_future()
-        link = Link(
+        link = FrameLink(
             lambda: None,
-            lambda type_, kind, ident, body: found.done() or found.set_result(decode_hello(body[:kind] if type_ == Type.REFUSED else body)),
+            lambda type_, kind, ident, body: (
+                found.done() or found.set_result(decode_hello(body[:kind] if type_ == FrameType.REFUSED else body))
+            ),
             lambda: None,
             checked=self.tls is None,
         )
@@ -119,7 +121,7 @@ class Impostor:
             await loop.sock_sendall(raw, PREAMBLE.pack(MAGIC, 0, LANE_ASK))
             name = node_name(node) if self.tls else None
             await loop.create_connection(lambda: link, sock=raw, ssl=self.tls.client if self.tls else None, server_hostname=name)
-            link.send(Type.HELLO, 0, 0, encode_hello(msgspec.structs.replace(self.own, asks=True)))
+            link.send(FrameType.HELLO, 0, 0, encode_hello(msgspec.structs.replace(self.own, asks=True)))
             hello = await found
         link.close()
         return hello
@@ -162,38 +164,40 @@ class Impostor:
                         raw.close()
                         return
                     head += piece
-                link = Link(lambda: self._lines.add(link), lambda *frame: None, lambda: self._lines.discard(link), checked=self.tls is None)
+                link = FrameLink(
+                    lambda: self._lines.add(link), lambda *frame: None, lambda: self._lines.discard(link), checked=self.tls is None
+                )
                 link.on_frame = lambda *frame: self._answer(link, *frame)
                 await loop.connect_accepted_socket(lambda: link, raw, ssl=self.tls.server if self.tls else None)
 
-    def _answer(self, link: Link, type_: int, kind: int, ident: int, body: bytes) -> None:
+    def _answer(self, link: FrameLink, type_: int, kind: int, ident: int, body: bytes) -> None:
         """As a node would; but one answer in two is nonsense."""
         chance, sane = self.chance, self.chance.random() < 0.5
-        if type_ == Type.HELLO:
+        if type_ == FrameType.HELLO:
             drawn = chance.random()
             if drawn < 0.8:
-                link.send(Type.WELCOME, 0, 0, encode_hello(self.own))
+                link.send(FrameType.WELCOME, 0, 0, encode_hello(self.own))
             elif drawn < 0.9:
-                link.send(Type.WELCOME, 0, 0, damaged(chance, encode_hello(self.own)))
+                link.send(FrameType.WELCOME, 0, 0, damaged(chance, encode_hello(self.own)))
             else:
                 link.send(chance.randrange(16), chance.randrange(200), number(chance) % 2**64, damaged(chance, encode_hello(self.own)))
-        elif type_ == Type.PING:
-            link.send(Type.PONG, 0, 0, b"")
-        elif type_ == Type.CALL:
+        elif type_ == FrameType.PING:
+            link.send(FrameType.PONG, 0, 0, b"")
+        elif type_ == FrameType.CALL:
             self.counts[f"answer to {kind}"] += 1
             shape = ANSWERED.get(kind)
             if kind == MAP:  # a map of a later epoch would be believed
-                link.send(Type.REPLY, 0, ident, self._map())
+                link.send(FrameType.REPLY, 0, ident, self._map())
             elif sane and shape is not None:
-                link.send(Type.REPLY, 0, ident, self.shapes().encoded(shape))
+                link.send(FrameType.REPLY, 0, ident, self.shapes().encoded(shape))
             elif chance.random() < 0.5:
-                link.send(Type.REPLY, 0, ident, noise(chance))
+                link.send(FrameType.REPLY, 0, ident, noise(chance))
             else:
-                link.send(Type.ERROR, chance.choice(FAULTS), ident, noise(chance, 30))
-        elif type_ == Type.OPEN:
-            link.send(Type.ITEM, 0, ident, noise(chance))
-            link.send(Type.END, chance.choice(FAULTS), ident, noise(chance, 20))
-        if chance.random() < 0.02 and type_ != Type.HELLO:
+                link.send(FrameType.ERROR, chance.choice(FAULTS), ident, noise(chance, 30))
+        elif type_ == FrameType.OPEN:
+            link.send(FrameType.ITEM, 0, ident, noise(chance))
+            link.send(FrameType.END, chance.choice(FAULTS), ident, noise(chance, 20))
+        if chance.random() < 0.02 and type_ != FrameType.HELLO:
             self.break_frame(link)
 
     # --- nonsense --------------------------------------------------------------------------------------------------------------
@@ -223,7 +227,7 @@ class Impostor:
         link = await self.line(node, LANE_RAFT)
         for _ in range(self.chance.randrange(1, 30)):
             body = join_messages([self._message() for _ in range(self.chance.randrange(1, 4))])
-            link.send(Type.RAFT, 0, 0, damaged(self.chance, body) if self.chance.random() < 0.1 else body)
+            link.send(FrameType.RAFT, 0, 0, damaged(self.chance, body) if self.chance.random() < 0.1 else body)
             self.counts["messages of groups"] += 1
         await _left(link)
 
@@ -232,7 +236,7 @@ class Impostor:
         link = await self.line(node)
         for ident in range(1, chance.randrange(2, 40)):
             kind, body = self._question()
-            link.send(chance.choice((Type.CALL, Type.CALL, Type.SEND)), kind, ident if chance.random() < 0.9 else 1, body)
+            link.send(chance.choice((FrameType.CALL, FrameType.CALL, FrameType.SEND)), kind, ident if chance.random() < 0.9 else 1, body)
             self.counts[f"asked {kind}"] += 1
         await _left(link)
 
@@ -256,7 +260,7 @@ class Impostor:
 
     def _map(self) -> bytes:
         """Of the cluster, and never of a later epoch: that would be believed (docs/decisions/0024)."""
-        found = self.shapes(0.3).of(Map)
+        found = self.shapes(0.3).of(ClusterMap)
         return msgspec.msgpack.encode([0, *found[1:]]) if isinstance(found, list) else noise(self.chance)
 
     async def _subscribe(self, node: int) -> None:
@@ -264,9 +268,9 @@ class Impostor:
         link = await self.line(node)
         for ident in range(chance.randrange(1, 100)):
             body = self.shapes().encoded(messages.Attach)
-            link.send(Type.OPEN, messages.ATTACH, ident, damaged(chance, body) if chance.random() < 0.3 else body)
+            link.send(FrameType.OPEN, messages.ATTACH, ident, damaged(chance, body) if chance.random() < 0.3 else body)
             if chance.random() < 0.3:
-                link.send(Type.CANCEL, 0, chance.randrange(200), b"")
+                link.send(FrameType.CANCEL, 0, chance.randrange(200), b"")
         self.counts["subscriptions"] += 1
         await _left(link)
 
@@ -283,7 +287,7 @@ class Impostor:
                 chunk[6] = chance.choice((0, 0, 1, 5, 1 << 20))
                 chunk[7] = chance.randbytes(chance.choice((0, 1, 5, 200, 1 << 20)))
             body = join_messages([msgspec.msgpack.encode(chunk)])
-            link.send(Type.SEND if bulk else Type.RAFT, KIND_BULK if bulk else 0, 0, body)
+            link.send(FrameType.SEND if bulk else FrameType.RAFT, KIND_BULK if bulk else 0, 0, body)
             self.counts["chunks"] += 1
         await _left(link)
 
@@ -301,7 +305,7 @@ class Impostor:
             self.break_frame(link)
         await _left(link)
 
-    def break_frame(self, link: Link) -> None:
+    def break_frame(self, link: FrameLink) -> None:
         chance = self.chance
         self.counts["frames that are none"] += 1
         if not link.up:
@@ -329,7 +333,7 @@ class Impostor:
         link.close()
 
 
-async def _left(link: Link) -> None:
+async def _left(link: FrameLink) -> None:
     """What was sent is out, or the other side has had enough."""
     link.flush()
     for _ in range(100):

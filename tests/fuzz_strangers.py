@@ -13,7 +13,7 @@ from fuzz_bytes import damaged, noise, number
 
 from polynya.transport import Hello
 from polynya.transport.handshake import LANE_ASK, MAGIC, PREAMBLE, encode_hello
-from polynya.transport.link import HEADER, Type
+from polynya.transport.link import HEADER, FrameType
 
 CROWD = 300  # more than may be undecided at a time
 HELD_MAX = 2000
@@ -68,11 +68,11 @@ class Strangers:
                 self._held.remove(line)
                 with _context().wrap_socket(line, server_hostname="node-1.polynya.internal") as wrapped:
                     body = encode_hello(self.own)
-                    wrapped.sendall(HEADER.pack(len(body), Type.HELLO, 0, 0, 0) + body)
+                    wrapped.sendall(HEADER.pack(len(body), FrameType.HELLO, 0, 0, 0) + body)
                     wrapped.recv(100)
             else:  # without TLS
                 body = encode_hello(self.own)
-                line.sendall(preamble + HEADER.pack(len(body), Type.HELLO, 0, 0, 0) + body)
+                line.sendall(preamble + HEADER.pack(len(body), FrameType.HELLO, 0, 0, 0) + body)
             if chance.random() < 0.5:
                 line.shutdown(socket.SHUT_WR)
 

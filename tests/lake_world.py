@@ -15,7 +15,7 @@ from pyiceberg.table import StaticTable
 
 from polynya.lakehouse.blobs import Blobs, open_blobs
 from polynya.lakehouse.coordinator import NoSuchTable
-from polynya.lakehouse.plan import Job, Plan, Range, TableRef
+from polynya.lakehouse.plan import Job, JobPlan, Range, TableRef
 from polynya.lakehouse.task import TaskResult, run_task
 from polynya.objectstore import StoreSettings
 from polynya.stream.commands import Encoding
@@ -84,7 +84,7 @@ class MemoryCoordinator:
     def tables(self) -> list[TableRef]:
         return [msgspec.structs.replace(self.table, store=self.store)]
 
-    def plan(self, name: str) -> Plan | None:
+    def plan(self, name: str) -> JobPlan | None:
         with self._lock:
             if name != self.table.name:
                 raise NoSuchTable(f"there is no table '{name}'")
@@ -94,7 +94,7 @@ class MemoryCoordinator:
                 self.jobs += 1
                 self.open = (self.jobs, self.source.pending)
                 self.source.pending = []
-            return Plan(self.table, self.open[0], secrets.token_hex(16), self.store, self.open[1])
+            return JobPlan(self.table, self.open[0], secrets.token_hex(16), self.store, self.open[1])
 
     def commit(self, name: str, request: CommitRequest) -> TableRef:
         with self._lock:

@@ -25,7 +25,7 @@ from product import Ran, RunningNode, environment, polynya, processes_with
 from pyiceberg.table import StaticTable
 
 from polynya.lakehouse.blobs import open_blobs
-from polynya.lakehouse.commit import Outcome
+from polynya.lakehouse.commit import JobOutcome
 from polynya.lakehouse.coordinator import HttpCoordinator
 from polynya.lakehouse.plan import TableRef, store_settings
 from polynya.lakehouse.sql import query
@@ -191,7 +191,7 @@ class PipeWorld:
         listed = HttpCoordinator("", self.node.url, self.http).tables()
         return {table.name: table for table in listed}[name]
 
-    def compact_here(self, *names: str) -> list[Outcome]:
+    def compact_here(self, *names: str) -> list[JobOutcome]:
         """What `polynya compact` does, in this process and without Spark."""
         coordinator = HttpCoordinator(self.node.admin, self.node.url, self.http)
         store = coordinator.tables()[0].store

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from polynya.raft import Configuration, Effects, Entry, Kind, Message, Role, Settings, Snapshot
+from polynya.raft import Configuration, Effects, Entry, EntryKind, Message, Role, Settings, Snapshot
 from polynya.raft.configuration import decode_configuration
 from polynya.raft.messages import AppendAnswer, HeartbeatAnswer, Vote, VoteAnswer
 from polynya.raft.reading import has_lease
@@ -81,10 +81,10 @@ class Checks:
             self._majority_has(member, entry.index, entry.term)
             self.committed[entry.index] = (entry.term, state)
             self.committed_last = entry.index
-        if entry.kind == Kind.COMMAND:
+        if entry.kind == EntryKind.COMMAND:
             member.world.note(member.node, f"applies {entry.payload.decode()[:20]}")
         assert self.committed[entry.index] == (entry.term, state), f"state machine safety: member {member.node} differs at {entry.index}"
-        if entry.kind == Kind.CONFIGURATION:
+        if entry.kind == EntryKind.CONFIGURATION:
             member.world.note(member.node, f"commits {show_configuration(decode_configuration(entry.payload))}")
         return state
 

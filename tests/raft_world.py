@@ -13,13 +13,13 @@ from polynya.raft import (
     Configuration,
     Effects,
     Entry,
+    EntryKind,
     HardState,
     Identity,
-    Kind,
     Message,
     Raft,
     Recovery,
-    Restored,
+    RestoredMember,
     Settings,
     Snapshot,
     decode_message,
@@ -83,7 +83,7 @@ class Disk:
         del self.frames[place:]
         self.sync(place)
 
-    def recover(self, group: int, birth: Snapshot) -> Restored:
+    def recover(self, group: int, birth: Snapshot) -> RestoredMember:
         recovery = Recovery(group)
         for kind, frame in self.frames:
             if kind == "hard":
@@ -333,7 +333,7 @@ def describe(message: Message) -> str:
 
 
 def text_of(entry: Entry) -> str:
-    text = {Kind.NOOP: "-", Kind.CONFIGURATION: "config"}.get(entry.kind) or _short(entry.payload.decode())
+    text = {EntryKind.NOOP: "-", EntryKind.CONFIGURATION: "config"}.get(entry.kind) or _short(entry.payload.decode())
     return f"{entry.index}.{entry.term}:{text}"
 
 

@@ -15,7 +15,7 @@ from polynya.engine.snapshots.merge_process import fold_here
 from polynya.engine.storage import open_storage
 from polynya.objectstore import MemoryStore, ObjectStore
 from polynya.service.api import Facts, LiveEvent, Page, ReadQuery, Refusal
-from polynya.service.assembly import Engine, Shape
+from polynya.service.assembly import CoreRuntime, Shape
 from polynya.service.tables import Tables
 from polynya.stream.commands import Append, Batch, Command, Create, Delete, Encoding, Producer
 from polynya.stream.replies import Code, Reply
@@ -49,7 +49,7 @@ class World:
         self.hot_bytes_max = HOT_BYTES_PER_GROUP
         self.transport: Transport | None = None
         self.faults: list[BaseException] = []
-        self.engine: Engine
+        self.engine: CoreRuntime
 
     # --- lives
 
@@ -62,7 +62,7 @@ class World:
         self.clock.ms = max(self.clock.ms, storage.log_ms)
         self.faults = []
         try:
-            self.engine = Engine(storage, shape, now_ms=self.clock.now_ms, transport=self.transport, fatal=self.faults.append)
+            self.engine = CoreRuntime(storage, shape, now_ms=self.clock.now_ms, transport=self.transport, fatal=self.faults.append)
         except BaseException:
             storage.journal.close()
             raise

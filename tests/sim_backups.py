@@ -22,9 +22,9 @@ from polynya.admin.backup_routes import Backups
 from polynya.backup.manifest import Manifest
 from polynya.backup.pruning import prune
 from polynya.backup.repository import backups_on
-from polynya.backup.streams import Library, streams_of
-from polynya.backup.verifying import Verifier
-from polynya.backup.writer import Progress, Taker
+from polynya.backup.streams import BackupStreams, streams_of
+from polynya.backup.verifying import BackupVerifier
+from polynya.backup.writer import BackupProgress, BackupWriter
 from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
 from polynya.cli.storage.source import PATH, HttpSource
 from polynya.front.http.protocol.errors import ERRORS, Failure
@@ -106,9 +106,9 @@ class Operators:
     async def take(self, random: Random) -> Taken:
         """One backup, of all that was acknowledged before; as it is found on the shelf. Raises Unavailable, StoreUnavailable."""
         episode, began = self._episode, asyncio.get_running_loop().time()
-        promise, sure, progress = Promise.of(episode), self._created(), Progress()
+        promise, sure, progress = Promise.of(episode), self._created(), BackupProgress()
         source = HttpSource(Admin(episode.world, random))  # type: ignore[arg-type]
-        manifest = await Taker(source, self.shelf, self.shelf, progress).take(episode._wall_ms)
+        manifest = await BackupWriter(source, self.shelf, self.shelf, progress).take(episode._wall_ms)
         assert not progress.damaged, f"backup {manifest.id}: what was copied is damaged: {progress.damaged}"
         self.told["taken"] += 1
         self.told["kept objects"] += progress.kept
@@ -137,9 +137,9 @@ class Operators:
     async def _look(self, taken: Taken, began: float) -> None:
         """Whether it is whole, and can be what the cluster was at some moment since it began."""
         shelf, id_, found_there = self.calm(), taken.manifest.id, dict[str, tuple[Stream, bytes]]()
-        found = await Verifier(shelf, taken.manifest).run()
+        found = await BackupVerifier(shelf, taken.manifest).run()
         assert not found.damages, f"backup {id_} is damaged: {found.damages}"
-        library = Library(shelf, taken.manifest)
+        library = BackupStreams(shelf, taken.manifest)
         for group in range(1, taken.manifest.groups + 1):
             machine = await library.machine(group)
             for stream in streams_of(machine):
@@ -200,7 +200,7 @@ class Operators:
         """Those that are on the shelf in the end, each whole."""
         found = []
         for manifest in await backups_on(self.calm()):
-            damages = (await Verifier(self.calm(), manifest).run()).damages
+            damages = (await BackupVerifier(self.calm(), manifest).run()).damages
             assert not damages, f"backup {manifest.id} is damaged in the end: {damages}"
             if manifest.id in self.taken:
                 found.append(self.taken[manifest.id])

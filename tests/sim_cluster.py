@@ -44,22 +44,22 @@ from sim_tier import SimTier
 from polynya.base import levels
 from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
-from polynya.cluster.feature_level import Levels
-from polynya.cluster.placement import Placing
-from polynya.cluster.reconfiguration import Steering
+from polynya.cluster.feature_level import FeatureLevels
+from polynya.cluster.placement import PlacementReconciler
+from polynya.cluster.reconfiguration import Reconfiguration
 from polynya.engine.append_origins import MANY, MOST
 from polynya.engine.log_clock import LogClock
-from polynya.engine.membership import Cluster, Membership
+from polynya.engine.membership import ClusterSettings, Membership
 from polynya.engine.repair import others_of
-from polynya.engine.replicated import ReplicatedCore
+from polynya.engine.replicated import ReplicatedEngine
 from polynya.engine.snapshots.merge_process import Job, fold_here
 from polynya.engine.storage import open_storage
 from polynya.raft import Role
 from polynya.replica.log import encode_command
 from polynya.service.api import Page, ReadQuery
-from polynya.service.assembly import Engine, Shape
-from polynya.service.routing.forwarding import Forwarding, Place
-from polynya.service.routing.group_locations import BirthMap, Whereabouts
+from polynya.service.assembly import CoreRuntime, Shape
+from polynya.service.routing.forwarding import CoreAddress, Forwarding
+from polynya.service.routing.group_locations import BirthMap, GroupLocations
 from polynya.stream.commands import Append, Command, Create, Delete, Encoding, Evict, Producer, Return
 from polynya.stream.replies import Reply
 from polynya.transport import address
@@ -89,12 +89,12 @@ class Node:
         self.parts: dict[int, tuple[int, int]] = {}  # group -> (last applied index, number of the command in that entry)
         self.durable: dict[int, tuple[int, int]] = {}  # when it died: group -> the last entry that was, and its term
         self.kept: dict[int, int] = {}  # … group -> up to which entry it has them, in its snapshot or behind it
-        self.engine: Engine
+        self.engine: CoreRuntime
 
     @property
-    def core(self) -> ReplicatedCore:
+    def core(self) -> ReplicatedEngine:
         core = self.engine.core
-        assert isinstance(core, ReplicatedCore)
+        assert isinstance(core, ReplicatedEngine)
         return core
 
     def start_or_say(self) -> str:
@@ -131,11 +131,11 @@ class Node:
         self.way = Way(self, self.life)
         clock = LogClock(storage.log_ms, boot=self.clock.now_ms, wall=self.clock.log_wall_ms)
         links, seed = Links(self, self.life), partial(world.random.getrandbits, 64)
-        cluster = Cluster(membership, links, GROUPS, self.clock.now_ms, seed, world.settings, clock.reach)
+        cluster = ClusterSettings(membership, links, GROUPS, self.clock.now_ms, seed, world.settings, clock.reach)
         shape = Shape(
             core=0, cores=1, groups=GROUPS, history=world.history, hot_bytes_max=world.hot_bytes_max, snapshot_bytes=world.snapshot_bytes
         )
-        self.engine = Engine(
+        self.engine = CoreRuntime(
             storage,
             shape,
             now_ms=clock.now_ms,
@@ -148,20 +148,20 @@ class Node:
         self.engine.snapshotter.fold = self._fold
         self.engine.snapshotter._small_streams = world.small_streams
         self.forwarding = Forwarding(
-            Place(self.number, 0, 1, GROUPS),
+            CoreAddress(self.number, 0, 1, GROUPS),
             self.core,
             self.way,
             self.engine.local.propose,
             stamped=self.engine.local.stamped,
             address=address,
-            whereabouts=Whereabouts(self.number, BirthMap(world.born, world.placed), lambda node: node not in self.lost),
+            whereabouts=GroupLocations(self.number, BirthMap(world.born, world.placed), lambda node: node not in self.lost),
         )
         self.engine.service.join(self.forwarding)
         self.forwarding.start()
         assert self.engine.residence is not None
         self.core.on_dropped += [self.forwarding.gone, self._forget]
-        self.steering = Steering(self.engine.service, self.core)
-        self.placing = Placing(self.core, self.engine.residence, self.steering, self.forwarding.whereabouts, range(GROUPS + 1))
+        self.steering = Reconfiguration(self.engine.service, self.core)
+        self.placing = PlacementReconciler(self.core, self.engine.residence, self.steering, self.forwarding.whereabouts, range(GROUPS + 1))
         self.spawn(self.placing.run())
         world.tell(self)
         self.core.on_leadership += [self._led, self.forwarding.led]
@@ -174,7 +174,7 @@ class Node:
         self.heard = dict.fromkeys(world.nodes, loop.time())
         self.lost, self.lives, self.stamps, self.parts = set(), {}, {}, {}
         self._keeps_its_word()
-        self.levels = Levels(self.core, lambda: world.voters, lambda node: world.release, lambda level: None)
+        self.levels = FeatureLevels(self.core, lambda: world.voters, lambda node: world.release, lambda level: None)
         self.house = House(self)
         tier = None if world.store is None else SimTier(self.engine, world.store, self.way)
         self.tasks.update(() if tier is None else tier.tasks())

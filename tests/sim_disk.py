@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from fake_disk import FakeDisk
 
-from polynya.transport import Said
+from polynya.transport import JournalReport
 
 CALLS = ("create", "open", "read", "write", "allocate", "truncate", "sync", "sync_folder", "rename", "unlink")
 CHANGES = tuple(call for call in CALLS if call not in ("open", "read"))
@@ -47,7 +47,7 @@ class SimDisk(FakeDisk):
         super().__init__(random)
         self.crash: Crash | None = None
         self.off = False
-        self.others: list[Said] = []  # what the node keeps of what others say of their journals
+        self.others: list[JournalReport] = []  # what the node keeps of what others say of their journals
         self._on_crash = on_crash
 
     def kill(self) -> None:

@@ -1,4 +1,4 @@
-"""Older images of disks that are put back, and what nodes remember of each other's journals: how they greet, above the product's `Recollection`."""
+"""Older images of disks that are put back, and what nodes remember of each other's journals: how they greet, above the product's `PeerJournalPositions`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fake_disk import Inode
 from sim_disk import Crash, SimDisk
 from sim_process import NOBODY
 
-from polynya.transport import Hello, Recollection, address
+from polynya.transport import Hello, PeerJournalPositions, address
 from polynya.wal import Journal
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Greeter:
         about = Hello(4, 4, "sim", node.world.history, 0, node.number, 0, 1, "")
         self._hello = msgspec.structs.replace(about, journal=journal.begun, opened=journal.opened, life=node.life)
         self._kept = asyncio.get_running_loop().time()
-        self.recollection = Recollection()
+        self.recollection = PeerJournalPositions()
         self.recollection.take(copy.deepcopy(node.disk.others))
         self.met: set[tuple[int, int]] = set()
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from polynya.base.errors import OutcomeUnknown, PolynyaError
 from polynya.node.assembly import SETTLE_SECONDS, SWEEP_SECONDS
-from polynya.service.stale_readers import Stranded
+from polynya.service.stale_readers import StaleReaders
 from polynya.subscriptions import Subscriptions
-from polynya.subscriptions.webhooks import Outcome
+from polynya.subscriptions.webhooks import DeliveryOutcome
 
 if TYPE_CHECKING:
     from sim_cluster import Node
 
-Receiver = Callable[[bytes], Awaitable[Outcome]]
+Receiver = Callable[[bytes], Awaitable[DeliveryOutcome]]
 Result = TypeVar("Result")
 
 
@@ -33,7 +33,7 @@ class House:
             return
         self.subscriptions = Subscriptions(service, allow_loopback=True)
         self.subscriptions._wakes.webhooks = Post(node)  # type: ignore[assignment]
-        self._stranded = Stranded(service, node.forwarding)
+        self._stranded = StaleReaders(service, node.forwarding)
         node.engine.after_turn.append(self.subscriptions.pump)
         for work in (self._settle(), self._retain(), self._look(), self.subscriptions._keep()):
             node.spawn(work)
@@ -93,7 +93,7 @@ class Post:
     async def check(self, url: str) -> None:
         """Any may be called."""
 
-    async def post(self, url: str, body: bytes, headers: dict[str, str], seconds: float) -> Outcome:
+    async def post(self, url: str, body: bytes, headers: dict[str, str], seconds: float) -> DeliveryOutcome:
         world = self._node.world
         random: Random = world.random
         try:
@@ -107,7 +107,7 @@ class Post:
                     await asyncio.sleep(seconds)
                 return outcome
         except TimeoutError:
-            return Outcome(False, reason="no answer")
+            return DeliveryOutcome(False, reason="no answer")
 
     async def close(self) -> None:
         """Nothing is open."""

@@ -11,7 +11,7 @@ from sim_store import SimStore
 from sim_tier import CLUSTER
 
 from polynya.backup.copies import MARK, folder_of
-from polynya.backup.streams import Library, Piece, streams_of
+from polynya.backup.streams import BackupPiece, BackupStreams, streams_of
 from polynya.objectstore import MemoryStore, claim_root
 from polynya.recovery.from_store import FromStore
 from polynya.recovery.restore import Restorer
@@ -91,7 +91,7 @@ class Loss:
                 f"{name}: {(record, byte)} had reached the store, {(here.next_record, here.next_byte)} are recovered"
             )
 
-    def _is_as_it_was(self, stream: Any, pieces: list[Piece]) -> None:
+    def _is_as_it_was(self, stream: Any, pieces: list[BackupPiece]) -> None:
         """Nothing is there that was not. A fork may lack what it inherits."""
         episode = self._episode
         if stream.name in episode.whole:
@@ -104,7 +104,7 @@ class Loss:
 
 
 class Target:
-    """`polynya.recovery.restore.Target` without a disk."""
+    """`polynya.recovery.restore.RestoreTarget` without a disk."""
 
     def __init__(self, states: FromStore) -> None:
         whole = states.whole
@@ -120,7 +120,7 @@ class Target:
         """Nothing is open."""
 
 
-class Recovered(Library):
+class Recovered(BackupStreams):
     """The streams of what was recovered."""
 
     def __init__(self, store: MemoryStore, machines: dict[int, Machine]) -> None:

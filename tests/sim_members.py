@@ -18,7 +18,7 @@ from polynya.stream.commands import Create, Encoding, SubscriptionConfig
 from polynya.stream.machine import Machine
 from polynya.stream.subscriptions.rules import PULL_WAKE
 from polynya.stream.subscriptions.state import EXPLICIT, State
-from polynya.subscriptions.messages import Answer, Claim, Delete, Get, Members, Put, Work
+from polynya.subscriptions.messages import ClaimWork, DeleteSubscription, Get, Members, OperationResult, Put, Work
 
 if TYPE_CHECKING:
     from sim_chaos import Episode
@@ -73,7 +73,7 @@ class Guests:
         random = Random(f"guests go {self._episode.seed}")
         self._agree()
         for key in KEYS:
-            await self._surely(Delete(key, BASE), 204)
+            await self._surely(DeleteSubscription(key, BASE), 204)
         await self._until(lambda: [text for key in KEYS if (text := self._left_of(key))])
         asked = sorted({*random.sample(NAMES, 2), LATE[0]})
         await self._surely(Put(KEYS[0], BASE, _config(random, asked)), 201)
@@ -102,7 +102,7 @@ class Guests:
             await asyncio.sleep(0.2)
         else:
             raise AssertionError(f"{key}: nobody is told of what came to {name}")
-        answer = await self._surely(Claim(key, BASE, "guest"), 200)
+        answer = await self._surely(ClaimWork(key, BASE, "guest"), 200)
         assert spelled_name(name) in [link["path"] for link in (answer.value or {})["streams"] if link["has_pending"]], answer
 
     async def _announced(self, key: str) -> int:
@@ -154,7 +154,7 @@ class Guests:
                 names = sorted(random.sample(NAMES, random.randrange(3)))
                 await self._ask(node, Put(key, BASE, _config(random, names)))
             elif act < 0.5:
-                await self._ask(node, Delete(key, BASE))
+                await self._ask(node, DeleteSubscription(key, BASE))
             elif act < 0.75:
                 await self._ask(node, Members(key, BASE, random.sample(NAMES, 1), random.sample(NAMES, 2)))
             elif act < 0.85:
@@ -169,17 +169,17 @@ class Guests:
 
     async def _work(self, node: Node, key: str) -> None:
         """What is shown is done; the streams may be others by then."""
-        answer = await self._ask(node, Claim(key, BASE, key))
+        answer = await self._ask(node, ClaimWork(key, BASE, key))
         if answer is not None and answer.status == 200:
             value: dict[str, Any] = answer.value or {}
             assert any(link["has_pending"] for link in value["streams"]), "whoever gets the lease gets work"
             acks = [(canonical_name(link["path"]), link["tail_offset"]) for link in value["streams"]]
             await self._ask(node, Work(key, BASE, "ack", value["token"], value["generation"], value["wake_id"], acks, done=True))
 
-    async def _ask(self, node: Node, operation: Any) -> Answer | None:
+    async def _ask(self, node: Node, operation: Any) -> OperationResult | None:
         """None: nobody knows."""
         try:
-            answer: Answer = await node.house.ask(node.house.subscriptions.operate(operation), 8.0)
+            answer: OperationResult = await node.house.ask(node.house.subscriptions.operate(operation), 8.0)
         except (Unavailable, OutcomeUnknown):
             self.told[f"{type(operation).__name__} unknown"] += 1
             return None
@@ -187,8 +187,8 @@ class Guests:
         assert answer.status < 500 or answer.status == 507, f"{operation} is answered {answer}"
         return answer
 
-    async def _surely(self, operation: Any, status: int) -> Answer:
-        answer: Answer | None = None
+    async def _surely(self, operation: Any, status: int) -> OperationResult:
+        answer: OperationResult | None = None
         for _ in range(100):
             answer = await self._ask(self._world.alive()[0], operation)
             if answer is not None and answer.status == status:

@@ -26,12 +26,12 @@ from polynya.backup import pruning
 from polynya.backup import writer as taking
 from polynya.backup.manifest import Manifest
 from polynya.base.errors import Unavailable
-from polynya.cluster.placement import Placing
+from polynya.cluster.placement import PlacementReconciler
 from polynya.cold import Collector, steps
 from polynya.engine import leadership, replicated
 from polynya.engine import log_clock as clocks
-from polynya.engine.journal_writer import Writes
-from polynya.engine.replicated import ReplicatedCore
+from polynya.engine.journal_writer import JournalWriter
+from polynya.engine.replicated import ReplicatedEngine
 from polynya.engine.snapshots import catch_up, snapshotter
 from polynya.engine.snapshots import encode as encoding
 from polynya.engine.snapshots.snapshotter import portions
@@ -44,7 +44,7 @@ from polynya.replica import planner
 from polynya.replica.member import Member
 from polynya.service import assembly
 from polynya.service.streams import local, retention, retention_job
-from polynya.service.streams.rehydration import Recalls
+from polynya.service.streams.rehydration import Rehydration
 from polynya.stream.commands import PackWritten, SubscriptionEvent
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
@@ -58,13 +58,13 @@ from polynya.stream.subscriptions import links
 from polynya.stream.subscriptions import rules as subscriptions
 from polynya.stream.subscriptions.state import State, Subscription
 from polynya.subscriptions import Subscriptions
-from polynya.subscriptions.links import Links
+from polynya.subscriptions.links import SubscriptionLinks
 from polynya.subscriptions.wakes import Wakes
-from polynya.transport import Recollection
+from polynya.transport import PeerJournalPositions
 from polynya.wal import SnapshotStore, recovery, writer
 
 
-async def _at_once(core: ReplicatedCore, group: int) -> None:
+async def _at_once(core: ReplicatedEngine, group: int) -> None:
     return None
 
 
@@ -74,9 +74,9 @@ def _count_alone(raft: Raft) -> None:
 
 
 def _without(field: str) -> Callable[..., None]:
-    stage = Writes.stage
+    stage = JournalWriter.stage
 
-    def staged(writes: Writes, member: Member, effects: Effects) -> None:
+    def staged(writes: JournalWriter, member: Member, effects: Effects) -> None:
         setattr(effects, field, None)
         stage(writes, member, effects)
 
@@ -84,9 +84,9 @@ def _without(field: str) -> Callable[..., None]:
 
 
 def _too_early() -> Callable[..., None]:
-    stage = Writes.stage
+    stage = JournalWriter.stage
 
-    def staged(writes: Writes, member: Member, effects: Effects) -> None:
+    def staged(writes: JournalWriter, member: Member, effects: Effects) -> None:
         stage(writes, member, effects)
         member.raft.persisted(effects.ticket, member.raft.now_ms)
 
@@ -113,7 +113,7 @@ def _without_producers() -> Callable[[Stream], Stream]:
     return lambda stream: msgspec.structs.replace(sound(stream), producers=None)
 
 
-async def _by_the_map_alone(placing: Placing, group: int) -> bool:
+async def _by_the_map_alone(placing: PlacementReconciler, group: int) -> bool:
     await placing._residence.drop(group, told_ms=2**62)
     return True
 
@@ -150,9 +150,9 @@ def _forgets_producers(stream: Stream) -> None:
 
 def _no_floor() -> Callable[..., None]:
     """Log time of others is heard by leaders alone."""
-    sound = ReplicatedCore._apply
+    sound = ReplicatedEngine._apply
 
-    def apply(core: ReplicatedCore, member: Member) -> None:
+    def apply(core: ReplicatedEngine, member: Member) -> None:
         floor_ms = core.floor_ms
         sound(core, member)
         core.floor_ms = core.floor_ms if member.raft.role is Role.LEADER else floor_ms
@@ -213,17 +213,17 @@ def _nobody_is_running() -> Callable[..., Awaitable[tuple[set[str], list[str]]]]
 
 MACHINE_STORY = "stream/test_stories.py::test_story"
 MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by what
-    "a read asks nobody": (ReplicatedCore, "linearize", _at_once),
+    "a read asks nobody": (ReplicatedEngine, "linearize", _at_once),
     "a lease has no end": (reading, "has_lease", lambda raft: raft.role is Role.LEADER),
     "the leader alone is a majority": (leading, "_count", _count_alone),
-    "it is said to be durable before it is": (Writes, "stage", _too_early()),
-    "terms and votes are not written": (Writes, "stage", _without("hard_state")),
-    "resets are not written": (Writes, "stage", _without("reset")),
+    "it is said to be durable before it is": (JournalWriter, "stage", _too_early()),
+    "terms and votes are not written": (JournalWriter, "stage", _without("hard_state")),
+    "resets are not written": (JournalWriter, "stage", _without("reset")),
     "proposals are taken before the own term's entry": (Member, "can_lead", lambda member: member.raft.role is Role.LEADER),
     "an unknown outcome is called a refusal": (replicated, "OutcomeUnknown", Unavailable),
     "a lost disk is not noticed": (Recovery, "blank", False),
-    "segments go that the log needs": (ReplicatedCore, "floor_of", lambda core, number, **about: core.journal.position),
-    "an fsync is left out": (writer.Writer, "_sync", lambda journal: None),
+    "segments go that the log needs": (ReplicatedEngine, "floor_of", lambda core, number, **about: core.journal.position),
+    "an fsync is left out": (writer.SegmentWriter, "_sync", lambda journal: None),
     "damage is cut as if it were a torn tail": (recovery, "_refuse_if_synced", lambda *place: None),
     "log time is the node's own": (assembly, "_not_before", lambda core, now_ms, reached: now_ms),
     "a pack is named though the store did not answer": (steps.Steps, "write", _not_waited_for),
@@ -307,7 +307,7 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim_life.
     # … and what is left over (sim_tidy.py)
     "packs that no log knows are kept for ever": (Collector, "sweep", _nothing),
     # … and streams that end by themselves (sim_ends.py)
-    "reads do not count where a node follows": (ReplicatedCore, "_apply", _no_floor()),
+    "reads do not count where a node follows": (ReplicatedEngine, "_apply", _no_floor()),
     "a stream ends when it was not read for half of its time": (
         lifetimes.is_expired,
         "__code__",
@@ -330,7 +330,7 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim_life.
     ),
     # … and subscriptions that come and go (sim_members.py)
     "wakes are announced to nobody": (Wakes, "_announce", _nothing),
-    "groups are not told of subscriptions that are gone": (Links, "untell", _nothing),
+    "groups are not told of subscriptions that are gone": (SubscriptionLinks, "untell", _nothing),
     "a stream that is taken off a subscription stays linked": (
         links,
         "_set_streams",
@@ -358,14 +358,14 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim_life.
 }
 MUTANTS |= LIVED
 NOTICED: dict[str, tuple[Any, str, Any]] = {  # by a test (`STORIES`), where a seed rarely comes upon them
-    "data goes by the map alone": (Placing, "_drop", _by_the_map_alone),
+    "data goes by the map alone": (PlacementReconciler, "_drop", _by_the_map_alone),
     "what was dropped is found again": (Recovery, "dropped", _dropped_is_not_noticed),
     "learners count, and one majority of two": (Configuration, "agreed", _learners_too),
     "leads follow to nodes that lag": (leadership, "_follows", lambda raft, node, lacks=0: True),
     "leads stay where their writers are, however they came there": (
-        leadership.Leads,
+        leadership.LeaderPlacement,
         "_follow",
-        edited_function(leadership.Leads._follow, "self._is_to_stay(number)", "True"),
+        edited_function(leadership.LeaderPlacement._follow, "self._is_to_stay(number)", "True"),
     ),
     "leads follow at once from where they were put": (leadership, "PLACED_SECONDS", 0.0),
     "a lease is judged by the time of the last turn": (Raft, "readable", lambda raft, now_ms: reading.has_lease(raft)),
@@ -384,7 +384,7 @@ NOTICED: dict[str, tuple[Any, str, Any]] = {  # by a test (`STORIES`), where a s
         "_write_new",
         edited_function(SnapshotStore._write_new, "self._files.sync(fd)", "pass"),
     ),
-    "a segment is written to before its name is synced": (writer.Writer, "_sync_folder", lambda journal: None),
+    "a segment is written to before its name is synced": (writer.SegmentWriter, "_sync_folder", lambda journal: None),
     # … of what each way of failing is for (test_cluster_revealed.py)
     "who campaigns asks nobody first": (election, "hurry", _campaigns_at_once),
     "who hears a leader votes for others": (election, "promised", lambda raft, candidate: raft.role is Role.LEADER),
@@ -398,7 +398,7 @@ NOTICED: dict[str, tuple[Any, str, Any]] = {  # by a test (`STORIES`), where a s
         "_capture",
         edited_function(Backups._capture, "await service.local.linearize(number)", "pass"),
     ),
-    "an older copy of a node's data is let in": (Recollection, "lacks", lambda recollection, hello: ""),
+    "an older copy of a node's data is let in": (PeerJournalPositions, "lacks", lambda recollection, hello: ""),
     # … of evictions, of backups, and of what a recovery finds
     "a stream that was evicted and trimmed is recovered with what was trimmed": (
         store_recovery.whole_again,
@@ -410,11 +410,11 @@ NOTICED: dict[str, tuple[Any, str, Any]] = {  # by a test (`STORIES`), where a s
         ).__code__,
     ),
     "requests do not wait for an eviction that is on its way": (
-        Recalls,
+        Rehydration,
         "before",
-        edited_function(Recalls.before, "[name for name in _named(command) if name in self.racing] if self.racing else []", "[]"),
+        edited_function(Rehydration.before, "[name for name in _named(command) if name in self.racing] if self.racing else []", "[]"),
     ),
-    "a late eviction takes what has come back": (Recalls, "only_present", lambda recalls, machine, command: command),
+    "a late eviction takes what has come back": (Rehydration, "only_present", lambda recalls, machine, command: command),
     "old backups go though others are under way": (pruning, "_running", _nobody_is_running()),
     "old backups go though another one has begun": (
         pruning,
@@ -423,7 +423,7 @@ NOTICED: dict[str, tuple[Any, str, Any]] = {  # by a test (`STORIES`), where a s
             pruning.prune, "if not (await _running(store, backups))[0]: await _delete(store, useless)", "await _delete(store, useless)"
         ),
     ),
-    "a backup does not look again at what it counts on": (taking.Taker, "_look_again", _nothing),
+    "a backup does not look again at what it counts on": (taking.BackupWriter, "_look_again", _nothing),
 }
 STORIES = {  # the test that notices it, where there is one
     "data goes by the map alone": "replica/test_cluster_moves.py::test_an_old_map_costs_nobody_their_data",

@@ -17,7 +17,18 @@ from sim_process import NOBODY
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.cluster.status import ByCore, Told, observed, replica_of
 from polynya.replica import refusals, zones
-from polynya.replica.planner import Balanced, Change, Observed, Place, Placed, Remove, Step, Transfer, may_rest, plan
+from polynya.replica.planner import (
+    ChangeVoters,
+    ClusterObservation,
+    ConfirmVoters,
+    MarkBalanced,
+    RemoveNode,
+    SetVoters,
+    Step,
+    TransferLeadership,
+    may_rest,
+    plan,
+)
 from polynya.stream.commands import (
     Command,
     GroupPlaced,
@@ -32,7 +43,7 @@ from polynya.stream.commands import (
     SetBalancing,
 )
 from polynya.stream.machine import Machine
-from polynya.stream.placement import META_GROUP, Map, born
+from polynya.stream.placement import META_GROUP, ClusterMap, born
 from polynya.stream.replies import Code
 
 ROUNDS_MAX = 3000  # until all that was asked for is there
@@ -46,7 +57,7 @@ def record(number: int, replaces: int = 0, zone: str = "") -> NodeRecord:
 class KnownMap:
     """The product's map, as the other parts of the simulation ask for it (`SimMap`)."""
 
-    def __init__(self, now: Map) -> None:
+    def __init__(self, now: ClusterMap) -> None:
         self.now = now
         self.epoch, self.members, self.nodes, self.readers = now.epoch, now.members, now.nodes, tuple(now.readers)
         self.voters = {group: each.voters for group, each in now.groups.items()}
@@ -68,7 +79,7 @@ class PlannedWorld(World):
         self.write(command)
 
     @property
-    def now(self) -> Map:
+    def now(self) -> ClusterMap:
         assert self.meta.map is not None
         return self.meta.map
 
@@ -127,7 +138,7 @@ class Planned(Moves):
     def told(self) -> str:
         return f"{super().told()}, {self.removed} removed"
 
-    def look(self, random: Random | None = None) -> Observed:
+    def look(self, random: Random | None = None) -> ClusterObservation:
         """What a controller sees; with `random` perhaps not all of it."""
         told: ByCore = {}
         for node in self.world.alive():
@@ -186,23 +197,23 @@ class Planned(Moves):
     async def _take(self, step: Step, random: Random) -> None:
         world = self.world
         match step:
-            case Place(group, goal, first, epoch):
+            case SetVoters(group, goal, first, epoch):
                 world.write(PlaceGroup(group, goal, first, epoch))
-            case Placed(group, voters, epoch):
+            case ConfirmVoters(group, voters, epoch):
                 world.write(GroupPlaced(group, voters, epoch))
-            case Change() | Transfer() if not world.alive():
+            case ChangeVoters() | TransferLeadership() if not world.alive():
                 pass
-            case Change(group, _, configuration):
+            case ChangeVoters(group, _, configuration):
                 node = random.choice(world.alive())
                 await node.process.drive(node.steering.change(group, configuration))
-            case Transfer(group, _, to):
+            case TransferLeadership(group, _, to):
                 node = random.choice(world.alive())
                 await node.process.drive(node.steering.transfer(group, to))
-            case Remove(number) if world.now.nodes[number].state == NodeState.LEAVING:
+            case RemoveNode(number) if world.now.nodes[number].state == NodeState.LEAVING:
                 self.note(f"node {number} is removed")
                 self.removed += 1
                 assert world.write(NodeSet(number, NodeState.REMOVED)) == Code.OK
-            case Balanced():
+            case MarkBalanced():
                 world.write(SetBalancing(False))
 
     def _bury(self) -> None:

@@ -18,16 +18,16 @@ from sim_work import BASE, PULL, URL
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.offsets import parse_token
-from polynya.config.node_identity import Birth
+from polynya.config.node_identity import NodeIdentity
 from polynya.objectstore import MemoryStore, StoreSettings
 from polynya.recovery.from_backup import FromBackup, renaming
-from polynya.recovery.restore import Restorer, Target
+from polynya.recovery.restore import Restorer, RestoreTarget
 from polynya.stream.commands import Producer
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state.record_gaps import JUMP
 from polynya.subscriptions.messages import Get
-from polynya.subscriptions.webhooks import Outcome
+from polynya.subscriptions.webhooks import DeliveryOutcome
 from polynya.wal import Journal, SnapshotStore
 
 if TYPE_CHECKING:
@@ -37,14 +37,16 @@ SIZES = ((1, 0), (2, 0), (3, 0), (4, 3), (5, 0), (5, 3))  # nodes, and replicas 
 WIDTH = 8
 
 
-class SimTarget(Target):
-    """`polynya.recovery.restore.Target` on the simulated disk of a node."""
+class SimTarget(RestoreTarget):
+    """`polynya.recovery.restore.RestoreTarget` on the simulated disk of a node."""
 
     def __init__(self, node: Node, history: int) -> None:
         world = node.world
         self._node = node
         self.config = SimpleNamespace(cluster=SimpleNamespace(joins=False), store=StoreSettings(backend="memory"))  # type: ignore[assignment]
-        self.birth = Birth(cluster_id=CLUSTER, node=node.number, nodes=world.born, history=history, groups=GROUPS, cores=1, created_ms=0)
+        self.birth = NodeIdentity(
+            cluster_id=CLUSTER, node=node.number, nodes=world.born, history=history, groups=GROUPS, cores=1, created_ms=0
+        )
         self._placed = {group: SimpleNamespace(voters=voters) for group, voters in world.placed.items()}  # type: ignore[misc]
         self._cores: dict[int, tuple[Journal, SnapshotStore]] = {}
 
@@ -192,5 +194,5 @@ class Restored:
         await world.wait_equal()
         await self._is_there("after a disk was lost")
 
-    async def _receive(self, body: bytes) -> Outcome:
-        return Outcome(True, done=True)
+    async def _receive(self, body: bytes) -> DeliveryOutcome:
+        return DeliveryOutcome(True, done=True)

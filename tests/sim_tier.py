@@ -16,7 +16,7 @@ from sim_store import SimStore
 from polynya.admin import backup_routes
 from polynya.admin.store_checks import StoreChecks
 from polynya.backup import pruning, writer
-from polynya.backup.copies import Whole
+from polynya.backup.copies import CompleteMark
 from polynya.base.errors import PolynyaError
 from polynya.cli.storage import source
 from polynya.cold import (
@@ -37,28 +37,28 @@ from polynya.cold import (
     steps,
 )
 from polynya.objectstore import WatchedStore
-from polynya.service.assembly import Engine
+from polynya.service.assembly import CoreRuntime
 from polynya.service.streams import forks, outbox_sender, retention_job
 from polynya.stream.commands import Evict
 from polynya.stream.state.feature_level import level_of
 from polynya.subscriptions import keys, operations, wakes
 from polynya.tiering import state_copies
-from polynya.tiering.state_copies import Copier
-from polynya.tiering.store_health import Patience, StoreAccess
-from polynya.tiering.store_leadership import Asking, StoreLeads
+from polynya.tiering.state_copies import StateCopyWorker
+from polynya.tiering.store_health import StoreAccess, StorePatience
+from polynya.tiering.store_leadership import StoreLeadership, StoreLeadershipTransport
 from polynya.transport import address
 
 CLUSTER = "c" * 32
 FLUSH = FlushSettings(from_bytes=160, pack_bytes_max=512, slice_bytes_max=256, age_ms_max=2000, interval_ms=300)
 MERGE = MergeSettings(interval_ms=1500)
-PATIENCE = Patience(persists=6.0, failures=3, probe=0.5, look=0.25)
+PATIENCE = StorePatience(persists=6.0, failures=3, probe=0.5, look=0.25)
 COLLECT = CollectorSettings(
     interval_ms=700, grace_ms=2000, snapshot_wait_ms=2000, settle_after_ms=3000, orphan_ms=10_000, sweep_every_ms=5000
 )
 WRITE_MS_MAX = 4000  # what takes longer may have been swept: clocks are wrong by less than a third
 
 
-class Way(Asking, Protocol):
+class Way(StoreLeadershipTransport, Protocol):
     """To the other nodes of the world."""
 
     node: Any
@@ -75,14 +75,14 @@ async def _owned() -> bool:
 class SimTier:
     """Of one life: its tasks are cancelled when that ends."""
 
-    def __init__(self, engine: Engine, shared: SimStore, way: Way) -> None:
+    def __init__(self, engine: CoreRuntime, shared: SimStore, way: Way) -> None:
         assert engine.replicated is not None
         world = way.node.world
         node, nodes, turn = engine.replicated.node, world.nodes, world.knobs.turn
         store = self.store = WatchedStore(shared.on(node, way.node.disk.at), asyncio.get_running_loop().time)
         self.access = StoreAccess(store, lambda: None, PATIENCE)
         others = partial(_addresses, nodes, node)
-        self.leads = StoreLeads(engine.replicated.leadership, self.access, way, others)
+        self.leads = StoreLeadership(engine.replicated.leadership, self.access, way, others)
         self.reader = ColdReader(store, cache_bytes=world.cache_bytes)
         self.flusher = Flusher(engine.groups, store, turn(FLUSH), CLUSTER)
         self.merger = Merger(engine.groups, store, turn(MERGE), CLUSTER, self.flusher.in_flight)
@@ -99,7 +99,7 @@ class SimTier:
             owns_root=_owned,
             sweep_deletes=True,
         )
-        self.copier = Copier(engine, store, Whole(CLUSTER, world.history, engine.service.groups), _owned)
+        self.copier = StateCopyWorker(engine, store, CompleteMark(CLUSTER, world.history, engine.service.groups), _owned)
         StoreChecks(engine.service, self)  # type: ignore[arg-type]  # of a tier it uses the collector
         self._engine, self._pace = engine, world.round_pace
         engine.local.cold = self.reader

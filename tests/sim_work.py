@@ -17,9 +17,9 @@ from polynya.base.offsets import format_token, parse_token
 from polynya.stream.commands import Command, SubscriptionConfig
 from polynya.stream.replies import Reply
 from polynya.stream.subscriptions.rules import PULL_WAKE, WEBHOOK
-from polynya.subscriptions.messages import Answer, Claim, Get, Put, Work
+from polynya.subscriptions.messages import ClaimWork, Get, OperationResult, Put, Work
 from polynya.subscriptions.wakes import HOME_PREFIX
-from polynya.subscriptions.webhooks import Outcome
+from polynya.subscriptions.webhooks import DeliveryOutcome
 
 if TYPE_CHECKING:
     from sim_chaos import Episode
@@ -203,7 +203,7 @@ class Shop:
         """Claim; work for a while; acknowledge all that was shown, or some of it; and be done, go on, let go, or be forgotten."""
         shift = self.shifts[PULL]
         oldest_ms, acked, appended = self._oldest_ms(), dict(shift.acked), dict(self.appended)
-        answer = await self._ask(node, Claim(PULL, BASE, worker))
+        answer = await self._ask(node, ClaimWork(PULL, BASE, worker))
         if answer is None or answer.value is None:
             return
         value = answer.value
@@ -263,7 +263,7 @@ class Shop:
             shift.check(work.generation or 0)
         return not ends
 
-    async def _receive(self, body: bytes) -> Outcome:
+    async def _receive(self, body: bytes) -> DeliveryOutcome:
         """The receiver of webhooks: it is done with all that it is told, fails, or takes it and calls back."""
         shift, wake = self.shifts[HOOK], msgspec.json.decode(body)
         shift.wake(wake["generation"], wake["wake_id"])
@@ -271,14 +271,14 @@ class Shop:
         self.told["webhook"] += 1
         act = 1.0 if self._calm else self._random.random()
         if act < 0.2:
-            return Outcome(False, reason="500")
+            return DeliveryOutcome(False, reason="500")
         for name, at in tails.items():
             shift.sent[name] = max(at, shift.sent.get(name, (0, 0)))
         if act < 0.5:
             call = Work(HOOK, BASE, "callback", wake["callback_token"], wake["generation"], wake["wake_id"], _acks(tails), done=True)
             self._episode.tasks.append(asyncio.ensure_future(self._call_back(shift, call)))
-            return Outcome(True)
-        return Outcome(True, done=True)
+            return DeliveryOutcome(True)
+        return DeliveryOutcome(True, done=True)
 
     async def _call_back(self, shift: Shift, work: Work) -> None:
         await asyncio.sleep(self._random.choice((0.0, 0.2, 2.0)))
@@ -286,7 +286,7 @@ class Shop:
         if node is not None:
             await self._say(shift, node, work)
 
-    async def _ask(self, node: Node | None, operation: Any) -> Answer | None:
+    async def _ask(self, node: Node | None, operation: Any) -> OperationResult | None:
         """None: nobody knows."""
         if node is None:
             return None

@@ -50,7 +50,7 @@ from polynya.stream.commands import (
     Trim,
     Unpin,
 )
-from polynya.stream.read_plan import Refused, Want
+from polynya.stream.read_plan import ReadRefused, Want
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.retention import cut_of, retention_of
 from polynya.stream.rules.tables import lag_of
@@ -377,12 +377,12 @@ class _Story:
         record, byte = position_of(words.named.get("from", "start"))
         stream = self.stream(words.group, words.plain[0])
         found = self.world.read(stream, Want(record, byte, words.number("max", 1 << 20) or 0, whole))
-        if isinstance(found, Refused):
+        if isinstance(found, ReadRefused):
             return [f"refused {Code(found.code).name} {found.record}_{found.byte}"]
         payload, begin, end = found
         shown = payload.decode() if len(payload) < 80 else f"({len(payload)} bytes)"
         plan = self.world.machines[words.group].plan_read(stream, record, byte, bytes_max=1 << 40, whole_records=whole)
-        assert not isinstance(plan, Refused)
+        assert not isinstance(plan, ReadRefused)
         made_of = [type(piece).__name__ for piece in plan.pieces]
         return [f"{begin[0]}_{begin[1]} .. {end[0]}_{end[1]} {shown!r}", f"then of {', '.join(made_of) or 'nothing'}"]
 

@@ -8,7 +8,7 @@ from google_crc32c import value as crc32c
 
 from polynya.stream.commands import Batch, ColdSlice, Command, Encoding, Evict, Return
 from polynya.stream.machine import Machine
-from polynya.stream.read_plan import AT_BYTE, ColdPiece, HotPiece, ReadPlan, Refused, Want, cut
+from polynya.stream.read_plan import AT_BYTE, ColdPiece, HotPiece, ReadPlan, ReadRefused, Want, cut
 from polynya.stream.replies import Reply
 from polynya.stream.rules.eviction import ghost_of, ghosts, is_evictable, mark_of, slice_of, state_of, whole_of
 from polynya.stream.rules.retention import retention_of
@@ -17,7 +17,7 @@ from polynya.stream.snapshots import deltas
 from polynya.stream.snapshots.encode import decode_image, write_image
 from polynya.stream.state.changes import Changes
 from polynya.stream.state.index import Index
-from polynya.stream.state.model import Front, HotBatch, Stream
+from polynya.stream.state.model import HotBatch, Stream, StreamExtras
 from polynya.stream.state.record_gaps import JUMP
 
 Page = tuple[bytes, tuple[int, int], tuple[int, int]]  # payload, begin, end
@@ -34,10 +34,10 @@ def json_batch(*records: bytes) -> Batch:
     return Batch(Encoding.JSON, len(parts), payload, crc32c(payload), lengths)
 
 
-def whole_delta(machine: Machine) -> deltas.Part:
+def whole_delta(machine: Machine) -> deltas.SnapshotPart:
     """All of the state, as a delta that builds on nothing."""
     count, streams = deltas.encode_streams(machine, iter([*machine.by_uid, *machine.evicted]))
-    return deltas.Part(deltas.encode_head(machine, Changes(), count, whole=True) + streams, delta=True)
+    return deltas.SnapshotPart(deltas.encode_head(machine, Changes(), count, whole=True) + streams, delta=True)
 
 
 class World:
@@ -50,7 +50,7 @@ class World:
         self.slices: dict[tuple[str, int], list[HotBatch]] = {}  # the store: (pack, offset) -> batches …
         self.states: dict[tuple[str, int], bytes] = {}  # … and of blocks, states
         self.place = 0
-        self.chains = {group: [deltas.Part(machine.snapshot())] for group, machine in self.machines.items()}
+        self.chains = {group: [deltas.SnapshotPart(machine.snapshot())] for group, machine in self.machines.items()}
 
     def apply(self, group: int, command: Command) -> Reply:
         self.place += 1
@@ -70,7 +70,7 @@ class World:
     def adopt(self, group: int, machine: Machine) -> None:
         """Another machine takes the place of a group's, as after a restore."""
         self.machines[group] = machine
-        self.chains[group] = [deltas.Part(machine.snapshot())]
+        self.chains[group] = [deltas.SnapshotPart(machine.snapshot())]
 
     def jump(self, group: int) -> None:
         """A new history: the next record of every stream gets a number that is far away."""
@@ -84,20 +84,20 @@ class World:
         machine, parts = self.machines[group], self.chains[group]
         changes = machine.take_changes()
         count, streams = deltas.encode_streams(machine, iter([*sorted(changes.streams), *sorted(changes.evicted)]))
-        parts.append(deltas.Part(deltas.encode_head(machine, changes, count, whole=False) + streams, delta=True, root=False))
+        parts.append(deltas.SnapshotPart(deltas.encode_head(machine, changes, count, whole=False) + streams, delta=True, root=False))
         if self.place % 5 == 0 and len(parts) > 3:
-            parts[1:] = [deltas.Part(deltas.merge(parts[1:]), delta=True, root=False)]
+            parts[1:] = [deltas.SnapshotPart(deltas.merge(parts[1:]), delta=True, root=False)]
         merged = deltas.merge(parts)
         assert merged == machine.snapshot(), "what the deltas say is what the machine is"
         if self.place % 11 == 0:
-            parts[:] = [deltas.Part(merged)]
+            parts[:] = [deltas.SnapshotPart(merged)]
         elif self.place % 13 == 0:
             parts[:] = [whole_delta(machine)]
 
     def restart(self, group: int) -> None:
         """Only what the chain says is left."""
         self.chain(group)
-        self.chains[group] = [deltas.Part(deltas.merge(self.chains[group]))]
+        self.chains[group] = [deltas.SnapshotPart(deltas.merge(self.chains[group]))]
         self.machines[group] = Machine.restore(self.chains[group][0].body, lambda place, uid: self.payloads[place])
 
     def restored(self, machine: Machine) -> Machine:
@@ -153,13 +153,13 @@ class World:
         records, length = sum(cold.records for cold in entries), sum(cold.length for cold in entries)
         return ColdSlice(entries[0].record, entries[0].byte, records, length, pack, offset, length, 0)
 
-    def read(self, stream: Stream, want: Want) -> Page | Refused:
+    def read(self, stream: Stream, want: Want) -> Page | ReadRefused:
         """Carry out a plan, as a service does: a piece that comes back short ends the page."""
         machine = self.machines[stream.uid >> 48]
         plan = machine.plan_read(
             stream, want.record, want.byte, bytes_max=want.bytes_max, whole_records=want.whole_records, until=want.until
         )
-        if isinstance(plan, Refused):
+        if isinstance(plan, ReadRefused):
             return plan
         page = _Page()
         for piece in plan.pieces:
@@ -176,7 +176,7 @@ class World:
                 to = (piece.to_record, piece.to_byte)
                 source = self.machines[piece.source_uid >> 48].by_uid[piece.source_uid]
                 inherited = self.read(source, Want(piece.record, piece.byte, left, want.whole_records, to))
-                assert not isinstance(inherited, Refused)
+                assert not isinstance(inherited, ReadRefused)
                 page.add_page(inherited)
                 whole = inherited[2] == to
             if not whole:
@@ -285,4 +285,4 @@ def _check_front(machine: Machine, stream: Stream) -> None:
         assert cold is None or cold.record + cold.records > stream.first_record
     if stream.hot and not any(end > stream.hot[0].record for _, end in spans):
         assert stream.hot[0].record + stream.hot[0].records > stream.first_record
-    assert stream.front != Front()
+    assert stream.front != StreamExtras()

@@ -15,7 +15,7 @@ import sim_mutants
 from code_edits import Stale, edited_function, edited_source
 from mutant_runs import ERRORS, Trials, check_fault, watched
 
-from polynya.engine.replicated import ReplicatedCore
+from polynya.engine.replicated import ReplicatedEngine
 
 SOURCE = "def first(a):\n    return a + 1\n\nclass Kind:\n    def first(self, a):\n        return a + 1\n"
 
@@ -87,7 +87,7 @@ def test_an_error_of_the_defect_is_noted_also_when_somebody_catches_it() -> None
 
 
 def test_a_mutant_of_what_is_gone_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sim_mutants.MUTANTS, "of a method that was renamed", (ReplicatedCore, "linearise", None))
+    monkeypatch.setitem(sim_mutants.MUTANTS, "of a method that was renamed", (ReplicatedEngine, "linearise", None))
     with pytest.raises(Stale, match="ReplicatedCore has no linearise"):
         sim_mutants.caught("of a method that was renamed")
 
@@ -96,7 +96,7 @@ def test_a_mutant_that_uses_what_is_gone_is_stale(monkeypatch: pytest.MonkeyPatc
     async def defect(core: Any, group: int) -> None:
         core.method_that_was_renamed(group)
 
-    monkeypatch.setitem(sim_mutants.MUTANTS, "uses a method that was renamed", (ReplicatedCore, "linearize", defect))
+    monkeypatch.setitem(sim_mutants.MUTANTS, "uses a method that was renamed", (ReplicatedEngine, "linearize", defect))
     with pytest.raises(Stale, match="method_that_was_renamed"):
         sim_mutants.caught("uses a method that was renamed")
 

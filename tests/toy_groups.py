@@ -10,21 +10,21 @@ from polynya.replica import zones
 from polynya.replica.planner import (
     ARRIVALS_AT_ONCE,
     MOVES_AT_ONCE,
-    Balanced,
-    Change,
-    Observed,
-    Place,
-    Placed,
-    Remove,
-    Seen,
+    ChangeVoters,
+    ClusterObservation,
+    ConfirmVoters,
+    GroupView,
+    MarkBalanced,
+    RemoveNode,
+    SetVoters,
     Step,
-    Transfer,
+    TransferLeadership,
     moving,
     plan,
 )
 from polynya.stream.commands import Command, GroupPlaced, NodeRecord, NodeSet, NodeState, PlaceGroup, SetBalancing
 from polynya.stream.machine import Machine
-from polynya.stream.placement import META_GROUP, Map, born
+from polynya.stream.placement import META_GROUP, ClusterMap, born
 from polynya.stream.replies import Code
 
 ROUNDS_MAX = 400
@@ -53,7 +53,7 @@ class Toy:
         self.leaving: dict[int, Configuration] = {}  # groups between two majorities, and what they come to
 
     @property
-    def map(self) -> Map:
+    def map(self) -> ClusterMap:
         assert self.machine.map is not None
         return self.machine.map
 
@@ -64,7 +64,7 @@ class Toy:
     def up(self) -> frozenset[int]:
         return frozenset(self.map.nodes) - self.down
 
-    def observe(self) -> Observed:
+    def observe(self) -> ClusterObservation:
         for group, configuration in self.configurations.items():
             there = [each for each in configuration.members if configuration.votes(each) and each in self.up & self.caught_up[group]]
             sides = [side for side in (configuration.voters, configuration.outgoing) if side]
@@ -72,32 +72,32 @@ class Toy:
                 led = all(len(set(side) & set(there)) > len(side) // 2 for side in sides)
                 self.leaders[group] = self.random.choice(there) if led else 0
         seen = {
-            group: Seen(self.leaders[group], configuration, not configuration.joint, frozenset(self.caught_up[group] & self.up))
+            group: GroupView(self.leaders[group], configuration, not configuration.joint, frozenset(self.caught_up[group] & self.up))
             for group, configuration in self.configurations.items()
             if self.leaders[group]
         }
-        return Observed(self.up, seen, frozenset(self.lost))
+        return ClusterObservation(self.up, seen, frozenset(self.lost))
 
     def carry_out(self, step: Step) -> None:
         """As the controller and the groups would, with what must never happen."""
         match step:
-            case Place(group, goal, first, epoch):
+            case SetVoters(group, goal, first, epoch):
                 new = set(goal) - set(self.map.placed_on(group))
                 assert all(self.map.nodes[each].state == NodeState.ACTIVE for each in new), "gets nothing new"
                 self.apply(PlaceGroup(group, goal, first, epoch))
-            case Placed(group, voters, epoch):
+            case ConfirmVoters(group, voters, epoch):
                 assert self.configurations[group].voters == voters
                 self.apply(GroupPlaced(group, voters, epoch))
-            case Change(group, leader, target):
+            case ChangeVoters(group, leader, target):
                 self._change(group, leader, target)
-            case Transfer(group, leader, to):
+            case TransferLeadership(group, leader, to):
                 assert leader == self.leaders[group] and to in self.configurations[group].voters and to in self.up
                 self.leaders[group] = to
-            case Remove(number):
+            case RemoveNode(number):
                 voting = [group for group, configuration in self.configurations.items() if configuration.votes(number)]
                 assert not voting, "nobody counts on a node that goes"
                 self.apply(NodeSet(number, NodeState.REMOVED))
-            case Balanced():
+            case MarkBalanced():
                 self.apply(SetBalancing(False))
         assert len(moving(self.map)) <= MOVES_AT_ONCE
 
@@ -140,12 +140,12 @@ class Toy:
         observed = self.observe()
         steps = plan(self.map, observed)
         assert steps == plan(self.map, observed)
-        groups = [step.group for step in steps if isinstance(step, Place | Placed | Change | Transfer)]
+        groups = [step.group for step in steps if isinstance(step, SetVoters | ConfirmVoters | ChangeVoters | TransferLeadership)]
         arriving = [sum(each in self.map.learners_of(group) for group in self.map.groups) for each in self.map.nodes]
         assert max(arriving) <= ARRIVALS_AT_ONCE
         for step in steps:
-            stale = isinstance(step, Change | Transfer) and step.leader != self.leaders[step.group]
-            moved = isinstance(step, Placed | Place) and step.epoch != self.map.groups[step.group].epoch
+            stale = isinstance(step, ChangeVoters | TransferLeadership) and step.leader != self.leaders[step.group]
+            moved = isinstance(step, ConfirmVoters | SetVoters) and step.epoch != self.map.groups[step.group].epoch
             if self.random.random() < share and not stale and not moved:
                 self.carry_out(step)
         assert len(groups) - len(set(groups)) <= len(groups) // 2

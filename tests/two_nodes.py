@@ -16,7 +16,7 @@ from polynya.base.errors import Unavailable
 from polynya.system.ports import shared_listener, take_port
 from polynya.transport import Transport, address, transport
 from polynya.transport.dialing import PeerTls
-from polynya.transport.transport import Cluster
+from polynya.transport.transport import PeerCluster
 
 ECHO, HOLD = 1, 2
 
@@ -58,7 +58,7 @@ class Node:
     ) -> None:
         places = {number: ("127.0.0.1", port) for number, port in others.items()}
         for core in range(self.cores):
-            cluster = Cluster(name, 1, self.number, groups, places, shared_listener("127.0.0.1", self.port), tls)
+            cluster = PeerCluster(name, 1, self.number, groups, places, shared_listener("127.0.0.1", self.port), tls)
             made = Transport(core, self.cores, str(self.directory), start_id=life, cluster=cluster)
             made.on(ECHO, lambda body, reply, sender, core=core: reply(b"%d.%d: " % (sender >> 8, core) + body))
             assert made.raft is not None

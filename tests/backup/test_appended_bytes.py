@@ -9,7 +9,7 @@ import pytest
 from backup_world import BackedUp, FakeSource, restored, taken
 
 from polynya.backup.repository import chosen
-from polynya.backup.verifying import Verifier
+from polynya.backup.verifying import BackupVerifier
 from polynya.base.errors import CorruptData
 from polynya.objectstore import MemoryStore, ObjectStore
 from polynya.objectstore.local import LocalStore
@@ -21,7 +21,7 @@ def test_verify_notices_bytes_that_were_appended(tmp_path: Path) -> None:
 
 
 async def verified(place: ObjectStore) -> list[str]:
-    return [f"{each.name}: {each.what}" for each in (await Verifier(place, await chosen(place)).run()).damages]
+    return [f"{each.name}: {each.what}" for each in (await BackupVerifier(place, await chosen(place)).run()).damages]
 
 
 async def look_at_each_file(tmp_path: Path) -> None:

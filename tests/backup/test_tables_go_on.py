@@ -13,7 +13,7 @@ from stream_world import World, raw_batch
 from polynya.base.names import group_of
 from polynya.config.model import Config
 from polynya.objectstore import MemoryStore
-from polynya.recovery.restore import Origin, Restored, State, address_of
+from polynya.recovery.restore import RestoredState, RestoreOrigin, RestoreResult, address_of
 from polynya.stream.commands import (
     Append,
     ClaimRanges,
@@ -77,14 +77,14 @@ class Tabled:
         for group in groups or self.machines:
             self.copies[group] = self.machines[group].snapshot()
 
-    async def state(self, group: int) -> State:
-        return State(decode_image(self.copies[group]), {}, 9)
+    async def state(self, group: int) -> RestoredState:
+        return RestoredState(decode_image(self.copies[group]), {}, 9)
 
-    async def objects(self, store: object, done: Restored) -> None:
+    async def objects(self, store: object, done: RestoreResult) -> None:
         pass
 
     def restored(self) -> tuple[dict[int, Machine], list[str]]:
-        origin = Origin(cluster_id=CLUSTER, history=7, groups=GROUPS)
+        origin = RestoreOrigin(cluster_id=CLUSTER, history=7, groups=GROUPS)
         done = asyncio.run(made(self.folder, origin, self, self.store))
         machines, storages = opened(self.folder)
         for storage in storages:

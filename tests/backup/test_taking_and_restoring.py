@@ -24,9 +24,9 @@ from polynya.backup.group_file import Header
 from polynya.backup.manifest import Manifest, new_id
 from polynya.backup.pruning import prune
 from polynya.backup.repository import TarReader, TarWriter, backups_on, chosen
-from polynya.backup.streams import Library, size_of, streams_of
-from polynya.backup.verifying import Verifier
-from polynya.backup.writer import Progress, Taker
+from polynya.backup.streams import BackupStreams, size_of, streams_of
+from polynya.backup.verifying import BackupVerifier
+from polynya.backup.writer import BackupProgress, BackupWriter
 from polynya.base.errors import ConfigError, CorruptData, Unavailable
 from polynya.base.names import group_of
 from polynya.cli.storage.places import to_write
@@ -61,7 +61,7 @@ async def half_cold() -> BackedUp:
 
 
 async def verified(shelf: Any) -> list[str]:
-    return [f"{each.name}: {each.what}" for each in (await Verifier(shelf, await chosen(shelf)).run()).damages]
+    return [f"{each.name}: {each.what}" for each in (await BackupVerifier(shelf, await chosen(shelf)).run()).damages]
 
 
 async def check_restored(tier: BackedUp, folder: Path, shelf: MemoryStore, manifest: Manifest) -> None:
@@ -187,7 +187,7 @@ async def test_two_backups_to_one_place_at_the_same_time_are_both_whole(tmp_path
     manifest, done = await taken(source, shelf)
     assert done.objects == manifest.objects.count == late[0].objects.count > 0
     for each in (manifest, *late):
-        assert (await Verifier(shelf, each).run()).damages == []
+        assert (await BackupVerifier(shelf, each).run()).damages == []
 
 
 @run
@@ -265,7 +265,7 @@ async def test_streams_that_need_a_damaged_pack_are_named(tmp_path: Path) -> Non
     await taken(FakeSource(tier), shelf)
     pack = min(tier.live())
     await shelf.delete([f"objects/{pack}"])
-    found = (await Verifier(shelf, await chosen(shelf)).run()).damages
+    found = (await BackupVerifier(shelf, await chosen(shelf)).run()).damages
     needing = {name for name, slices in tier.indexes().items() if any(cold.pack == pack for cold in slices)}
     assert [(each.name, each.what, set(each.streams)) for each in found] == [(f"objects/{pack}", "missing", needing)]
 
@@ -288,7 +288,7 @@ async def test_a_tar_file_is_the_same_backup(tmp_path: Path) -> None:
     tier = await half_cold()
     out = io.BytesIO()
     tar = TarWriter(out)
-    await Taker(FakeSource(tier), tar, None, Progress()).take()
+    await BackupWriter(FakeSource(tier), tar, None, BackupProgress()).take()
     await tar.close()
     path = tmp_path / "b.tar"
     path.write_bytes(out.getvalue())
@@ -383,7 +383,7 @@ async def test_a_backup_whose_place_is_tidied_meanwhile_is_whole_or_none(tmp_pat
     source.before_capture = lambda group: tidy("objects/") if group == GROUPS and len(source.captured) == GROUPS else None
     manifest, done = await taken(source, shelf)
     assert done.objects == manifest.objects.count > 0, "they were copied again"
-    assert (await Verifier(shelf, manifest).run()).damages == []
+    assert (await BackupVerifier(shelf, manifest).run()).damages == []
     source = FakeSource(tier)
     source.before_capture = lambda group: tidy("backups/") if group == GROUPS else None
     with pytest.raises(Unavailable, match="deleted meanwhile"):
@@ -508,7 +508,7 @@ async def test_what_was_restored_with_a_store_and_went_on_there_is_not_restored_
     store = MemoryStore()
     await release_root(store, await claim_root(store, CLUSTER, 7, "start"))
     for node, history, is_refused in ((0, 7, True), (0, 6, True), (0, 8, False), (2, 7, False), (2, 6, True)):
-        new = node_identity.Birth(cluster_id=CLUSTER, node=node, history=history, groups=1, cores=1, created_ms=0)
+        new = node_identity.NodeIdentity(cluster_id=CLUSTER, node=node, history=history, groups=1, cores=1, created_ms=0)
         if is_refused:
             with pytest.raises(ConfigError, match="before"):
                 await check_root(store, new, take_over=True)
@@ -521,7 +521,7 @@ async def test_a_cluster_that_was_restored_with_a_store_and_went_on_there_is_not
     """Its nodes may be restored one by one, and started at once; with a leader, which takes a majority of them, it goes on, and its states are copied."""
     store, state = MemoryStore(), b"state"
     await release_root(store, await claim_root(store, CLUSTER, 7, MEMBERS))
-    new = node_identity.Birth(cluster_id=CLUSTER, node=2, nodes=(1, 2, 3), history=7, groups=1, cores=1, created_ms=0)
+    new = node_identity.NodeIdentity(cluster_id=CLUSTER, node=2, nodes=(1, 2, 3), history=7, groups=1, cores=1, created_ms=0)
     for index, term in ((INDEX, TERM), (INDEX + 1, TERM + 1)):
         await check_root(store, new, take_over=False)
         await copies.write(store, (CLUSTER, 7), Header(1, term, index, 0, len(state), int(crc32c(state)), 0), [state])
@@ -565,7 +565,7 @@ async def test_evicted_streams_are_read_out_of_a_backup(tmp_path: Path) -> None:
     evictor = Evictor(tier.world, tier.store, settings, CLUSTER, in_flight=tier.flusher.in_flight, sleep=no_sleep)
     assert await evictor.evict_due() == len(tier.written)
     manifest, _ = await taken(FakeSource(tier), shelf)
-    library, found = Library(shelf, manifest), {}
+    library, found = BackupStreams(shelf, manifest), {}
     for group in ALL:
         machine = await library.machine(group)
         assert not machine.streams

@@ -15,10 +15,10 @@ from free_ports import nobody
 from polling import wait_until
 from product import RunningNode, environment, polynya, running_node
 
-from polynya.cli.streams.bench import RECORD_BYTES_MIN, Follower, Latencies, Load, Mismatch, Run, Stop
+from polynya.cli.streams.bench import RECORD_BYTES_MIN, BenchLoad, BenchRun, Follower, Latencies, Mismatch, Stop
 from polynya.client import AsyncClient
 
-LOAD = Load(size=100, seconds=0.2, batch_records=10, in_flight=2)
+LOAD = BenchLoad(size=100, seconds=0.2, batch_records=10, in_flight=2)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_what_is_not_what_was_written_is_noticed(node: RunningNode, damage: str)
             elif damage == "other":
                 records[1]["f"] = "y"
             await stream.append(*(records[:2] if damage == "lost" else records), close=True)
-            run = Run(stream, Stop())
+            run = BenchRun(stream, Stop())
             run.written = 3
             with pytest.raises(Mismatch):
                 await run.verify(LOAD)
@@ -99,7 +99,7 @@ def test_what_is_not_what_was_written_is_noticed(node: RunningNode, damage: str)
 
 def test_records_have_the_size_that_was_asked_for() -> None:
     for size in (RECORD_BYTES_MIN, 100, 1000):
-        load = Load(size=size, seconds=1, batch_records=1, in_flight=1)
+        load = BenchLoad(size=size, seconds=1, batch_records=1, in_flight=1)
         written = json.dumps(load.record(123, 1_700_000_000_000_000_000), separators=(",", ":"))
         assert len(written) == size or size == RECORD_BYTES_MIN
 

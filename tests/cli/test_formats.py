@@ -15,8 +15,8 @@ from scripted_server import scripted
 
 from polynya.cli.app import cli
 from polynya.cli.terminal import exits
-from polynya.cli.terminal.read_pages import Page
-from polynya.cli.terminal.record_formats import WIDTH_MIN, Table, cell_text, display_width, fitted
+from polynya.cli.terminal.read_pages import ReadPage
+from polynya.cli.terminal.record_formats import WIDTH_MIN, RecordTable, cell_text, display_width, fitted
 from polynya.cli.terminal.values import BEGIN, Begin
 
 TAIL = "0000000000000107_0000000000002000"
@@ -31,8 +31,8 @@ def answer(body: bytes, offset: str = TAIL) -> tuple[int, dict[str, str], bytes]
     return 200, {"content-type": "application/json", "stream-next-offset": offset, "stream-up-to-date": "true"}, body
 
 
-def page(*records: object, end: int = 0) -> Page:
-    return Page(f"{end or len(records)}_0", "application/json", msgspec.json.encode(list(records)), True, False)
+def page(*records: object, end: int = 0) -> ReadPage:
+    return ReadPage(f"{end or len(records)}_0", "application/json", msgspec.json.encode(list(records)), True, False)
 
 
 def test_a_table_has_a_column_for_each_key_and_the_number_of_each_record() -> None:
@@ -47,7 +47,7 @@ def test_a_table_has_a_column_for_each_key_and_the_number_of_each_record() -> No
 
 
 def test_heads_are_printed_again_when_a_column_comes(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    table = Table(None)
+    table = RecordTable(None)
     for rows in ([{"a": 1}], [{"a": 22222}], [{"b": 3}]):
         table.show(page(*rows))
     assert capsysbinary.readouterr().out.decode().splitlines() == [
@@ -56,7 +56,7 @@ def test_heads_are_printed_again_when_a_column_comes(capsysbinary: pytest.Captur
 
 
 def test_a_table_fits_its_terminal_and_names_what_it_leaves_out(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    Table(30).show(page({"one": "x" * 50, "two": "世界" * 20, "three": 3, "four": 4, "five": 5}))
+    RecordTable(30).show(page({"one": "x" * 50, "two": "世界" * 20, "three": 3, "four": 4, "five": 5}))
     captured = capsysbinary.readouterr()
     assert all(display_width(line) <= 30 for line in captured.out.decode().splitlines())
     assert "…" in captured.out.decode() and "five" in captured.err.decode() and "--format json" in captured.err.decode()

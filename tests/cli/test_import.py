@@ -14,7 +14,7 @@ from scripted_server import scripted
 
 from polynya.cli.remote.client import Client
 from polynya.cli.streams import import_stream
-from polynya.cli.streams.import_stream import Copy, Source
+from polynya.cli.streams.import_stream import ImportCopy, ImportSource
 from polynya.cli.terminal import exits
 
 pytestmark = pytest.mark.process
@@ -71,7 +71,7 @@ def test_interrupted_inside_a_page_it_is_complete_after_the_next_time(
     body = json.dumps(list(range(100, 140))).encode() if "json" in kind else bytes(range(200))
     url = put(node, f"from/{name}", body, kind=kind)
     with Client(node.url) as client:
-        first = Copy(client, Source(url, {}, 1.0), f"to/{name}")
+        first = ImportCopy(client, ImportSource(url, {}, 1.0), f"to/{name}")
         first.prepare()
         append = first._append
         left = iter(range(fails_at))
@@ -84,7 +84,7 @@ def test_interrupted_inside_a_page_it_is_complete_after_the_next_time(
         monkeypatch.setattr(first, "_append", fail)
         with pytest.raises(KeyboardInterrupt):
             first.run(follow=False)
-        second = Copy(client, Source(url, {}, 1.0), f"to/{name}")
+        second = ImportCopy(client, ImportSource(url, {}, 1.0), f"to/{name}")
         second.prepare()
         assert second.resumed
         assert second.run(follow=False) is False
@@ -102,7 +102,7 @@ def test_an_append_whose_answer_was_lost_is_found_to_be_here() -> None:
         scripted((200, JSON, b""), (200, {**JSON, "stream-next-offset": "7", "stream-up-to-date": "true"}, b"[1,2]")) as there,
         Client(here.url) as client,
     ):
-        copy = Copy(client, Source(there.url + "/v1/stream/x", {}, 5.0), "x")
+        copy = ImportCopy(client, ImportSource(there.url + "/v1/stream/x", {}, 5.0), "x")
         here.answers[0] = (200, JSON, b"")
         copy.prepare()
         assert copy.run(follow=False) is False

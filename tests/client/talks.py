@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from polynya.client.messages import Answer, Broken, Give, Heard, More, Open, Pause, Request, Send, Talk
+from polynya.client.messages import Broken, Give, Heard, HttpRequest, HttpResponse, More, Open, Pause, Send, Talk
 
 LUCK = 1.0  # pauses are as long as they can be
 
@@ -16,7 +16,7 @@ class Played:
     """What a talk did. `asked` are its requests, `pauses` seconds, `given` values; it ended with `result` or `error`, or wants more."""
 
     def __init__(self) -> None:
-        self.asked: list[Request] = []
+        self.asked: list[HttpRequest] = []
         self.pauses: list[float] = []
         self.given: list[Any] = []
         self.result: Any = None
@@ -28,7 +28,7 @@ class Played:
         return [request.target for request in self.asked]
 
 
-def play(talk: Talk[Any], outcomes: Iterable[Answer | Broken | bytes], *, into: Played | None = None) -> Played:
+def play(talk: Talk[Any], outcomes: Iterable[HttpResponse | Broken | bytes], *, into: Played | None = None) -> Played:
     """Until the talk ends or the outcomes do. Each `Send`, `Open` and `More` takes one, after it was noted in `into`."""
     played, waiting, now = into or Played(), iter(outcomes), 0.0
     heard: Heard | None = None
@@ -59,11 +59,11 @@ def play(talk: Talk[Any], outcomes: Iterable[Answer | Broken | bytes], *, into: 
     return played
 
 
-def ok(status: int = 200, body: bytes = b"", **headers: str) -> Answer:
-    return Answer(status, {name.replace("_", "-"): value for name, value in headers.items()}, body)
+def ok(status: int = 200, body: bytes = b"", **headers: str) -> HttpResponse:
+    return HttpResponse(status, {name.replace("_", "-"): value for name, value in headers.items()}, body)
 
 
-def no(status: int, code: str = "", outcome: str = "refused", **headers: str) -> Answer:
+def no(status: int, code: str = "", outcome: str = "refused", **headers: str) -> HttpResponse:
     body = msgspec.json.encode({"error": {"code": code, "message": "no", "request_id": "r1"}}) if code else b""
     more = {"stream_outcome": outcome} if outcome else {}
     return ok(status, body, **more, **headers)

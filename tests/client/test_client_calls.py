@@ -33,7 +33,7 @@ from polynya.client import (
 )
 from polynya.client.calls import Verdict, judge, stream_target
 from polynya.client.errors import refused
-from polynya.client.messages import Answer, Broken
+from polynya.client.messages import Broken, HttpResponse
 from polynya.client.values import JSON_TYPE
 
 RETRY = Retry(seconds=10.0, pause_seconds=1.0, pause_seconds_max=4.0)
@@ -69,7 +69,7 @@ def create():  # type: ignore[no-untyped-def]
         (no(301, outcome=""), Verdict.NEVER),
     ],
 )  # fmt: skip
-def test_what_an_outcome_means(what: Answer | Broken, verdict: Verdict | None) -> None:
+def test_what_an_outcome_means(what: HttpResponse | Broken, verdict: Verdict | None) -> None:
     assert judge(what) is verdict
 
 
@@ -80,7 +80,7 @@ def test_an_append_is_sent_again_while_nothing_can_have_been_applied() -> None:
 
 
 @pytest.mark.parametrize("what", [LOST, no(503, "OUTCOME_UNKNOWN", "unknown"), no(500, "INTERNAL", "unknown"), no(504, outcome="")])
-def test_an_append_whose_outcome_is_unknown_is_not_sent_again(what: Answer | Broken) -> None:
+def test_an_append_whose_outcome_is_unknown_is_not_sent_again(what: HttpResponse | Broken) -> None:
     played = play(append(), [what])
     assert isinstance(played.error, OutcomeUnknown) and played.error.outcome is Outcome.UNKNOWN
     assert len(played.asked) == 1
@@ -145,7 +145,7 @@ def test_a_success_that_does_not_say_what_it_should_was_applied_all_the_same() -
         (ok(400, b"<html>"), Refused, {"message": "append: the server answered 400: <html>"}),
     ],
 )  # fmt: skip
-def test_refusals_have_types(answer: Answer, kind: type[ClientError], facts: dict[str, str]) -> None:
+def test_refusals_have_types(answer: HttpResponse, kind: type[ClientError], facts: dict[str, str]) -> None:
     error = refused(answer, "append")
     assert type(error) is kind and error.outcome is Outcome.REFUSED and error.status == answer.status
     assert {name: getattr(error, name) for name in facts} == facts

@@ -12,16 +12,16 @@ from polynya.client import ClientError, StreamNotFound
 from polynya.client.aio import AsyncReader
 from polynya.client.blocking import Reader
 from polynya.client.drivers import AsyncFeed, Feed
-from polynya.client.messages import Answer, Request, Retry
-from polynya.client.reading import Place, read
+from polynya.client.messages import HttpRequest, HttpResponse, Retry
+from polynya.client.reading import ReadPosition, read
 
 PAGES = {"0_0": (b"[1,2]", "1_4", "false"), "1_4": (b"[3]", "2_6", "true")}
 SECONDS = 60.0  # in which what would otherwise never end has ended, on a machine that has much else to do
 
 
-def page(request: Request) -> Answer:
+def page(request: HttpRequest) -> HttpResponse:
     body, offset, last = PAGES[request.target.rpartition("=")[2]]
-    return Answer(200, {"content-type": "application/json", "stream-next-offset": offset, "stream-up-to-date": last}, body)
+    return HttpResponse(200, {"content-type": "application/json", "stream-next-offset": offset, "stream-up-to-date": last}, body)
 
 
 class SlowWire:
@@ -31,14 +31,14 @@ class SlowWire:
         self.asked: list[str] = []
         self.may = asyncio.Semaphore(0)
 
-    async def send(self, request: Request) -> Answer:
+    async def send(self, request: HttpRequest) -> HttpResponse:
         self.asked.append(request.target)
         await self.may.acquire()
         return page(request)
 
 
 def reader_on(wire: Any, kind: type[Any] = AsyncReader) -> Any:
-    place = Place("s", "0_0")
+    place = ReadPosition("s", "0_0")
     return kind(wire, place, read(place, Retry()))
 
 
@@ -126,21 +126,21 @@ def test_one_task_at_a_time_waits_for_a_reader() -> None:
 class Failing:
     """A wire of both kinds that cannot go on."""
 
-    def __init__(self, failure: BaseException | Answer) -> None:
+    def __init__(self, failure: BaseException | HttpResponse) -> None:
         self.failure = failure
 
-    def send(self, request: Request) -> Answer:
-        if isinstance(self.failure, Answer):
+    def send(self, request: HttpRequest) -> HttpResponse:
+        if isinstance(self.failure, HttpResponse):
             return self.failure
         raise self.failure
 
 
 class AsyncFailing(Failing):
-    async def send(self, request: Request) -> Answer:  # type: ignore[override]
+    async def send(self, request: HttpRequest) -> HttpResponse:  # type: ignore[override]
         return super().send(request)
 
 
-NOT_FOUND = Answer(404, {}, b'{"error":{"code":"NOT_FOUND","message":"no such stream"}}')
+NOT_FOUND = HttpResponse(404, {}, b'{"error":{"code":"NOT_FOUND","message":"no such stream"}}')
 
 
 @pytest.mark.parametrize(("failure", "first", "then"), [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polynya.client import Client
-from polynya.client.routing import ASK_SECONDS, AVOID_SECONDS, Compass, server_list
+from polynya.client.routing import ASK_SECONDS, AVOID_SECONDS, NodeRouter, server_list
 
 A, B, C = "http://10.0.0.1:1", "http://10.0.0.2:1", "http://10.0.0.3:1"
 S, T = "/v1/stream/s", "/v1/stream/t"
@@ -15,7 +15,7 @@ def ok(owner: str = "") -> tuple[int, dict[str, str]]:
     return 200, {"stream-owner": owner} if owner else {}
 
 
-def told(compass: Compass, owner: str, *nodes: str, via: str = A, now: float = 0.0) -> None:
+def told(compass: NodeRouter, owner: str, *nodes: str, via: str = A, now: float = 0.0) -> None:
     """An answer named an owner, and the nodes were asked for if the compass wanted that."""
     if compass.heard(via, S, ok(owner), now):
         compass.met(nodes)
@@ -23,7 +23,7 @@ def told(compass: Compass, owner: str, *nodes: str, via: str = A, now: float = 0
 
 
 def test_the_owner_that_the_cluster_names_is_asked_first_and_for_its_stream_alone() -> None:
-    compass = Compass([A], with_token=False)
+    compass = NodeRouter([A], with_token=False)
     assert compass.ways(S, 0) == [A]
     told(compass, B, A, B, C)
     assert compass.ways(f"{S}?offset=-1", 0) == [B, A, C] and compass.owns(B, f"{S}/retention")
@@ -45,7 +45,7 @@ def test_the_owner_that_the_cluster_names_is_asked_first_and_for_its_stream_alon
     ],
 )
 def test_a_token_does_not_follow_a_hint_to_where_it_was_not_safe_to_send_it(server: str, hint: str) -> None:
-    compass = Compass([server], with_token=True)
+    compass = NodeRouter([server], with_token=True)
     assert not compass.heard(server, S, ok(hint), 0)
     compass.met([hint])
     compass.heard(server, S, ok(hint), 0)
@@ -53,7 +53,7 @@ def test_a_token_does_not_follow_a_hint_to_where_it_was_not_safe_to_send_it(serv
 
 
 def test_a_hint_to_a_host_that_the_cluster_does_not_name_is_not_followed_nor_asked_about_all_the_time() -> None:
-    compass = Compass([A], with_token=True)
+    compass = NodeRouter([A], with_token=True)
     told(compass, "http://evil:1", A, B)
     assert compass.ways(S, 0) == [A, B]
     assert not compass.heard(A, S, ok("http://evil:1"), ASK_SECONDS - 1)
@@ -61,7 +61,7 @@ def test_a_hint_to_a_host_that_the_cluster_does_not_name_is_not_followed_nor_ask
 
 
 def test_a_node_that_is_away_comes_last_for_a_while_and_longer_each_time() -> None:
-    compass = Compass([A, B], with_token=False)
+    compass = NodeRouter([A, B], with_token=False)
     told(compass, B)
     compass.heard(B, S, None, 0.0)
     assert compass.ways(S, AVOID_SECONDS - 0.1) == [A, B] and compass.ways(S, AVOID_SECONDS) == [A, B]

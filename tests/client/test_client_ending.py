@@ -12,7 +12,7 @@ from polynya.client import Batching, ProducerFailed, Retry
 from polynya.client.aio_producer import AsyncProducer
 from polynya.client.blocking_producer import Producer
 from polynya.client.http import AsyncWire, Wire, options_of
-from polynya.client.messages import Request
+from polynya.client.messages import HttpRequest
 from polynya.client.producing import Names
 
 NAMES = Names(stream="s", content_type="application/json", producer_id="p")
@@ -47,7 +47,7 @@ def test_nor_does_a_blocking_one():
 
 def test_a_close_that_is_cancelled_does_not_wait_for_the_server():
     class Silent:
-        async def send(self, request: Request) -> None:
+        async def send(self, request: HttpRequest) -> None:
             asked.set()
             await asyncio.Event().wait()
 
@@ -94,7 +94,7 @@ def test_an_opened_answer_is_closed_when_its_reader_is_cancelled_before_it_has_i
         wire = AsyncWire(OPTIONS)
         wire._http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
         wire.compass = SimpleNamespace(ways=lambda *_: list(OPTIONS.servers), owns=lambda *_: False, heard=lambda *_: True)
-        opening = asyncio.create_task(wire.open(Request("GET", "/v1/stream/s")))
+        opening = asyncio.create_task(wire.open(HttpRequest("GET", "/v1/stream/s")))
         async with asyncio.timeout(SECONDS):
             await asked.wait()
             opening.cancel()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from polynya.client import AsyncClient, Client
-from polynya.client.routing import Compass
+from polynya.client.routing import NodeRouter
 
 OFFSET = "0000000000000001_0000000000000002"
 NODES = b'{"nodes": {"1": "http://10.0.0.1:4437"}}'
@@ -171,5 +171,5 @@ def test_a_custom_header_leaves_this_machine_no_more_than_a_token_does(server: A
     with Client(server.url, headers={"x-api-key": "secret"}) as client:
         client.stream("s").head()
         assert client._wire.compass.ways("/v1/stream/s", 0.0) == [server.url]
-    token = Compass([server.url], with_token=True)
+    token = NodeRouter([server.url], with_token=True)
     assert token.guarded() is token

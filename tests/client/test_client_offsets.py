@@ -13,8 +13,8 @@ from talks import END, OPENED, ok, token
 from polynya.client import NOW, StreamNotFound
 from polynya.client.aio import AsyncReader
 from polynya.client.blocking import Reader
-from polynya.client.messages import Answer, Request, Retry
-from polynya.client.reading import Live, Place, read, tail
+from polynya.client.messages import HttpRequest, HttpResponse, Retry
+from polynya.client.reading import Live, ReadPosition, read, tail
 
 JSON = "application/json"
 EMPTY = ok(200, b"[]", content_type=JSON, stream_next_offset=token(3, 30), stream_up_to_date="true", stream_incarnation="42")
@@ -32,16 +32,16 @@ def control(record: int, byte: int) -> bytes:
 class Script:
     """A wire that plays answers; before each it lets the test look at the reader."""
 
-    def __init__(self, answers: list[Answer], pieces: list[bytes], look: Callable[[], None]) -> None:
+    def __init__(self, answers: list[HttpResponse], pieces: list[bytes], look: Callable[[], None]) -> None:
         self._answers = iter(answers)
         self._pieces = iter(pieces)
         self._look = look
 
-    def send(self, _: Request) -> Answer:
+    def send(self, _: HttpRequest) -> HttpResponse:
         self._look()
         return next(self._answers)
 
-    def open(self, request: Request) -> tuple[Answer, Script]:
+    def open(self, request: HttpRequest) -> tuple[HttpResponse, Script]:
         return self.send(request), self
 
     def more(self) -> bytes:
@@ -58,10 +58,10 @@ class AsyncScript:
     def __init__(self, script: Script) -> None:
         self._script = script
 
-    async def send(self, request: Request) -> Answer:
+    async def send(self, request: HttpRequest) -> HttpResponse:
         return self._script.send(request)
 
-    async def open(self, request: Request) -> tuple[Answer, AsyncScript]:
+    async def open(self, request: HttpRequest) -> tuple[HttpResponse, AsyncScript]:
         return self._script.open(request)[0], self
 
     async def more(self) -> bytes:
@@ -71,10 +71,10 @@ class AsyncScript:
         pass
 
 
-def blocking(answers: list[Answer], pieces: list[bytes], live: Live | None) -> tuple[Any, list[str]]:
+def blocking(answers: list[HttpResponse], pieces: list[bytes], live: Live | None) -> tuple[Any, list[str]]:
     """A reader from now, and its offset before each answer that it waits for."""
     seen: list[str] = []
-    place = Place("s", NOW)
+    place = ReadPosition("s", NOW)
     talk = read(place, Retry()) if live is None else tail(place, Retry(), live)
     reader = Reader(Script(answers, pieces, lambda: seen.append(reader.offset)), place, talk, live=live is not None)  # type: ignore[arg-type]
     return reader, seen
@@ -116,9 +116,9 @@ async def _one(things: AsyncIterator[Any]) -> Any:
     return await anext(things)
 
 
-def asynchronous(answers: list[Answer], pieces: list[bytes], live: Live | None) -> tuple[Any, list[str]]:
+def asynchronous(answers: list[HttpResponse], pieces: list[bytes], live: Live | None) -> tuple[Any, list[str]]:
     seen: list[str] = []
-    place = Place("s", NOW)
+    place = ReadPosition("s", NOW)
     talk = read(place, Retry()) if live is None else tail(place, Retry(), live)
     wire: Any = AsyncScript(Script(answers, pieces, lambda: seen.append(reader.offset)))
     reader = AsyncReader(wire, place, talk, live=live is not None)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from talks import LOST, NOBODY, no, ok, play, token
 
 from polynya.client import Appended, Batching, Outcome, ProducerFailed, ProducerFenced, ProducerGap, Refused, Retry, StreamClosed
-from polynya.client.messages import Answer, Broken, Heard, Request
+from polynya.client.messages import Broken, Heard, HttpRequest, HttpResponse
 from polynya.client.producing import Names, Phase, ProducerCore
 from polynya.client.streams import Subject, producer_names
 
@@ -31,7 +31,7 @@ class Server:
         self.closed = False
         self.closed_by: tuple[str, ...] = ()
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: HttpRequest) -> HttpResponse:
         name, epoch, number = (request.headers[key] for key in ("producer-id", "producer-epoch", "producer-seq"))
         if self.closed and self.closed_by == (name, epoch, number):
             return ok(204, stream_next_offset=self._offset(), producer_epoch=epoch, producer_seq=number, stream_closed="true")
@@ -140,7 +140,7 @@ def test_a_pause_holds_up_what_comes_after() -> None:
 
 
 @pytest.mark.parametrize("in_between", [LOST, NOBODY, no(500, "INTERNAL", "unknown"), no(503, outcome=""), ok(200)])
-def test_what_got_no_good_answer_is_sent_again_and_stored_once(in_between: Answer | Broken) -> None:
+def test_what_got_no_good_answer_is_sent_again_and_stored_once(in_between: HttpResponse | Broken) -> None:
     for applied in (True, False):
         core, server = ProducerCore(FRESH, SMALL, RETRY), Server()
         fill(core, 2)
@@ -384,8 +384,8 @@ def test_every_record_is_stored_once_and_in_order_or_the_error_counts_exactly(se
     core = ProducerCore(FRESH, Batching(batch_records=3, linger_seconds=0.05, in_flight=chance.randint(1, 5)), RETRY)
     server, given, now = Server(), 0, 0.0
     total = chance.randint(1, 40)
-    on_the_way: list[Request] = []
-    answers: list[tuple[Request, Answer | Broken]] = []
+    on_the_way: list[HttpRequest] = []
+    answers: list[tuple[HttpRequest, HttpResponse | Broken]] = []
     close_at = chance.randint(0, 60) if chance.random() < 0.2 else -1
     for step in itertools.count():
         assert step < 10_000, "it must come to an end"
@@ -420,7 +420,7 @@ def test_every_record_is_stored_once_and_in_order_or_the_error_counts_exactly(se
         assert error.applied + error.refused + error.unknown == given
 
 
-def arrive(chance: random.Random, server: Server, request: Request) -> Answer | Broken:
+def arrive(chance: random.Random, server: Server, request: HttpRequest) -> HttpResponse | Broken:
     """A request is lost, or its answer is, or it arrives twice, or all goes well."""
     fate = chance.random()
     if fate < 0.1:

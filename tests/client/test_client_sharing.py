@@ -11,11 +11,11 @@ import pytest
 from talks import no, ok, play, token
 
 from polynya.client import Retry, StreamExists
-from polynya.client.messages import Answer, Broken, Give, Heard, Request
-from polynya.client.workers import ACK_SECONDS, TURN_SECONDS, Job, Plan, Worker, disband
+from polynya.client.messages import Broken, Give, Heard, HttpRequest, HttpResponse
+from polynya.client.workers import ACK_SECONDS, TURN_SECONDS, Job, Worker, WorkerSettings, disband
 
 RETRY = Retry(seconds=5.0)
-PLAN = Plan(group="g", sources=("s",), lanes=1)
+PLAN = WorkerSettings(group="g", sources=("s",), lanes=1)
 
 
 class Server:
@@ -32,7 +32,7 @@ class Server:
         self.gone = False
         self.lost = 0  # answers to claims that are lost from now on
 
-    def answer(self, request: Request) -> Answer | Broken:
+    def answer(self, request: HttpRequest) -> HttpResponse | Broken:
         path = urlsplit(request.target).path
         body = msgspec.json.decode(request.body) if request.body else {}
         if path.endswith("/claim"):
@@ -45,7 +45,7 @@ class Server:
             return ok(204, stream_next_offset=token(0, 0), stream_up_to_date="true")  # the wake stream is quiet
         return ok(200, stream_next_offset=token(0, 0))
 
-    def _claim(self, body: dict[str, Any]) -> Answer | Broken:
+    def _claim(self, body: dict[str, Any]) -> HttpResponse | Broken:
         holder = f"{body['worker']} {body['claim_id']}"
         if self.holder and self.holder != holder:
             return no(409, "ALREADY_CLAIMED", outcome="")
@@ -60,7 +60,7 @@ class Server:
         claim = {"wake_id": "w", "generation": self.generation, "token": f"t{self.generation}", "streams": [link], "lease_ttl_ms": 30_000}
         return ok(200, msgspec.json.encode(claim))
 
-    def _ack(self, request: Request, body: dict[str, Any]) -> Answer:
+    def _ack(self, request: HttpRequest, body: dict[str, Any]) -> HttpResponse:
         assert request.headers["authorization"] == f"Bearer t{body['generation']}"
         if self.fenced or body["generation"] != self.generation:
             return no(409, "FENCED", outcome="")
@@ -73,7 +73,7 @@ class Server:
             self.holder = ""
         return ok(200, b'{"ok":true,"next_wake":false}')
 
-    def _read(self, request: Request) -> Answer:
+    def _read(self, request: HttpRequest) -> HttpResponse:
         begin = int(parse_qs(urlsplit(request.target).query)["offset"][0][:16])
         if self.gone:
             return no(404, "NOT_FOUND")
@@ -187,14 +187,14 @@ def test_a_lost_lease_ends_the_turn_and_not_the_worker() -> None:
 
 def test_records_are_divided_between_lanes_and_none_is_left_over() -> None:
     for by in ("record", "stream"):
-        plan = Plan(group="g", sources=("a/*",), lanes=5, by=by)  # type: ignore[arg-type]
+        plan = WorkerSettings(group="g", sources=("a/*",), lanes=5, by=by)  # type: ignore[arg-type]
         lanes = [plan.lane_of(stream, number) for stream in ("a/1", "a/2", "a/3") for number in range(100)]
         assert set(lanes) <= set(range(5))
         assert len({plan.lane_of("a/1", number) for number in range(100)}) == (5 if by == "record" else 1)
 
 
 def test_a_lane_passes_over_the_records_of_the_others() -> None:
-    plan = Plan(group="g", sources=("s",), lanes=2)
+    plan = WorkerSettings(group="g", sources=("s",), lanes=2)
     server = Server(9)
     worker = Worker(plan, "me", RETRY)
     mine = [job.offset for job in jobs(worker, server)]
@@ -233,4 +233,4 @@ def test_a_group_is_disbanded_lane_by_lane() -> None:
 )  # fmt: skip
 def test_what_is_no_group_is_said(plan: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"group|lanes|shared"):
-        Plan(**{"group": "g", "sources": ("s",), **plan})
+        WorkerSettings(**{"group": "g", "sources": ("s",), **plan})

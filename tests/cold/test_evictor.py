@@ -9,7 +9,7 @@ from cold_world import CLUSTER, GROUPS, FaultyStore, Tier, no_sleep, play, play_
 
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.names import group_of
-from polynya.cold import Evictor, EvictSettings, PackGone, StateReader, Verifier
+from polynya.cold import Evictor, EvictSettings, PackGone, PackVerifier, StateReader
 from polynya.stream.commands import Evict, Return
 from polynya.stream.rules.eviction import ghosts, slice_of, whole_of
 from polynya.wire.pack import damaged_slices, read_footer
@@ -165,7 +165,7 @@ def test_states_are_fetched_once_and_checked() -> None:
         assert await states.state(place), "what is known is known"
         with pytest.raises(CorruptData):
             await StateReader(tier.store).state(place)
-        part = await Verifier(tier.world, tier.store).verify("", tier.world.machines())
+        part = await PackVerifier(tier.world, tier.store).verify("", tier.world.machines())
         assert [(fault.pack, fault.kind) for fault in part.faults] == [(key, "damaged")]
         assert ghost.name in part.faults[0].streams
         del tier.store.objects[key]
@@ -184,11 +184,11 @@ def test_the_packs_that_only_evicted_streams_name_are_verified_too() -> None:
         await idle(tier)
         packs = set(tier.store.objects)
         await evictor_of(tier).evict_due()
-        whole = await Verifier(tier.world, tier.store).verify("", tier.world.machines())
+        whole = await PackVerifier(tier.world, tier.store).verify("", tier.world.machines())
         assert not whole.faults and whole.packs == len(tier.store.objects)
         lost = min(packs)
         del tier.store.objects[lost]
-        part = await Verifier(tier.world, tier.store).verify("", tier.world.machines())
+        part = await PackVerifier(tier.world, tier.store).verify("", tier.world.machines())
         assert [(fault.pack, fault.kind) for fault in part.faults] == [(lost, "missing")]
 
     play(story)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polynya.cold.merge_planner import FAN_IN, LINE_ENTRIES_MIN, OPEN_ENTRIES_MAX, MergeSettings, Run, cut_segments, plan_packs, plan_runs
+from polynya.cold.merge_planner import (
+    FAN_IN,
+    LINE_ENTRIES_MIN,
+    OPEN_ENTRIES_MAX,
+    MergeRun,
+    MergeSettings,
+    cut_segments,
+    plan_packs,
+    plan_runs,
+)
 from polynya.cold.planner import SLICES_MAX
 
 MAX = 4096
@@ -101,8 +110,8 @@ def test_a_large_slice_is_not_written_again_for_small_ones() -> None:
 
 def test_packs_are_filled_with_neighbours() -> None:
     settings = MergeSettings(pack_bytes_max=100)
-    runs = [Run(group, uid, 0, 9, 20, 40) for uid in (3, 1, 2) for group in (2, 1)]
+    runs = [MergeRun(group, uid, 0, 9, 20, 40) for uid in (3, 1, 2) for group in (2, 1)]
     packs = plan_packs(runs, settings)
     assert [[(run.group, run.uid) for run in pack] for pack in packs] == [[(1, 1), (1, 2)], [(1, 3), (2, 1)], [(2, 2), (2, 3)]]
-    assert [len(pack) for pack in plan_packs([Run(1, uid, 0, 9, 2, 0) for uid in range(SLICES_MAX + 1)], settings)] == [SLICES_MAX, 1]
-    assert [len(pack) for pack in plan_packs([Run(1, uid, 0, 9, 2000, 1) for uid in range(3)], settings)] == [2, 1]
+    assert [len(pack) for pack in plan_packs([MergeRun(1, uid, 0, 9, 2, 0) for uid in range(SLICES_MAX + 1)], settings)] == [SLICES_MAX, 1]
+    assert [len(pack) for pack in plan_packs([MergeRun(1, uid, 0, 9, 2000, 1) for uid in range(3)], settings)] == [2, 1]

@@ -7,13 +7,13 @@ from collections.abc import Collection
 import pytest
 from cold_world import Tier, play
 
-from polynya.cold import Verifier, verifier
-from polynya.cold.verifier import DAMAGED, MISSING, Fault, Part
+from polynya.cold import PackVerifier, verifier
+from polynya.cold.verifier import DAMAGED, MISSING, Fault, VerifiedPart
 from polynya.objectstore import StoreUnavailable
 from polynya.stream.commands import Delete, Trim
 
 
-async def whole(found: Verifier, groups: Collection[int]) -> list[Part]:
+async def whole(found: PackVerifier, groups: Collection[int]) -> list[VerifiedPart]:
     parts = [await found.verify("", groups)]
     while parts[-1].after:
         parts.append(await found.verify(parts[-1].after, groups))
@@ -28,7 +28,7 @@ async def filled(times: int = 4) -> Tier:
     return tier
 
 
-def faults(parts: list[Part]) -> list[tuple[str, str]]:
+def faults(parts: list[VerifiedPart]) -> list[tuple[str, str]]:
     return sorted((fault.pack, fault.kind) for part in parts for fault in part.faults)
 
 
@@ -36,12 +36,12 @@ def test_a_store_in_order_has_no_faults(monkeypatch: pytest.MonkeyPatch) -> None
     async def story() -> None:
         tier = await filled()
         live = tier.live()
-        parts = await whole(Verifier(tier.world, tier.store), tier.world.machines())
+        parts = await whole(PackVerifier(tier.world, tier.store), tier.world.machines())
         assert faults(parts) == []
         assert sum(part.packs for part in parts) == len(live)
         assert sum(part.slices for part in parts) == sum(map(len, tier.indexes().values()))
         monkeypatch.setattr(verifier, "PART_PACKS", 1)
-        parts = await whole(Verifier(tier.world, tier.store), tier.world.machines())
+        parts = await whole(PackVerifier(tier.world, tier.store), tier.world.machines())
         assert [part.packs for part in parts] == [1] * len(live), "a part at a time"
 
     play(story)
@@ -58,7 +58,7 @@ def test_what_is_missing_cut_or_changed_is_found_and_who_needs_it_is_named() -> 
         tier.store.objects[first] = (bytes(changed), *rest)  # type: ignore[assignment]
         tier.store.objects[second] = (tier.store.objects[second][0][:40], *rest)  # type: ignore[assignment]
         del tier.store.objects[third]
-        parts = await whole(Verifier(tier.world, tier.store), tier.world.machines())
+        parts = await whole(PackVerifier(tier.world, tier.store), tier.world.machines())
         assert faults(parts) == [(first, DAMAGED), (second, DAMAGED), (third, MISSING)]
         named: dict[str, Fault] = {fault.pack: fault for part in parts for fault in part.faults}
         needed = sorted(name for name, slices in tier.indexes().items() if any(cold.pack == third for cold in slices))
@@ -80,7 +80,7 @@ def test_what_lies_between_slices_is_nobodys() -> None:
             changed = bytearray(data)
             changed[at] ^= 1
             tier.store.objects[key] = (bytes(changed), *rest)  # type: ignore[assignment]
-            assert bool(faults(await whole(Verifier(tier.world, tier.store), tier.world.machines()))) == (at in inside)
+            assert bool(faults(await whole(PackVerifier(tier.world, tier.store), tier.world.machines()))) == (at in inside)
 
     play(story)
 
@@ -89,7 +89,7 @@ def test_what_is_released_meanwhile_is_no_fault(monkeypatch: pytest.MonkeyPatch)
     async def story() -> None:
         tier = await filled()
         monkeypatch.setattr(verifier, "PART_PACKS", 1)
-        found = Verifier(tier.world, tier.store)
+        found = PackVerifier(tier.world, tier.store)
         part = await found.verify("", tier.world.machines())
         for name in list(tier.written):
             machine = next(each for each in tier.world.machines().values() if name in each.streams)
@@ -109,7 +109,7 @@ def test_a_store_that_is_down_is_said_and_no_fault() -> None:
         tier = await filled(1)
         tier.store.down = True
         with pytest.raises(StoreUnavailable):
-            await Verifier(tier.world, tier.store).verify("", tier.world.machines())
+            await PackVerifier(tier.world, tier.store).verify("", tier.world.machines())
 
     play(story)
 
@@ -127,6 +127,6 @@ def test_a_sweep_by_hand_lists_or_deletes() -> None:
         assert orphan in tier.store.objects
         assert (await collector.sweep(grace_ms=60_000)).deleted
         assert orphan not in tier.store.objects
-        assert faults(await whole(Verifier(tier.world, tier.store), tier.world.machines())) == []
+        assert faults(await whole(PackVerifier(tier.world, tier.store), tier.world.machines())) == []
 
     play(story)

@@ -14,7 +14,7 @@ from google_crc32c import value as crc32c
 from polling import wait_until
 
 from polynya.base.names import group_of
-from polynya.engine.standalone import Core
+from polynya.engine.standalone import StandaloneEngine
 from polynya.engine.storage import open_storage
 from polynya.stream.commands import Append, Batch, Create, Encoding
 
@@ -29,7 +29,7 @@ def journal_a_damaged_batch(data: Path) -> None:
 
     async def main() -> None:
         storage = open_storage(data / "core-0", core=0, cores=1, groups=groups, cluster_id=birth["cluster_id"])
-        core = Core(storage.shard, storage.journal, fatal=lambda error: None)
+        core = StandaloneEngine(storage.shard, storage.journal, fatal=lambda error: None)
         for name, crc in (("default/bad", crc32c(b"other")), ("default/good", crc32c(b"bytes"))):
             group = group_of(name, groups)
             await core.call(group, Create(name, storage.log_ms + 1, "text/plain", Encoding.BYTES))

@@ -18,7 +18,7 @@ from front_world import Answer, Wire, World, play, request
 from polynya.access import Access, KeysUnknown, Limits, Principal
 from polynya.access.jwt_issuer import Expected, Issuer
 from polynya.access.token_file import TokenFile, Wanted
-from polynya.front.http.auth.authorization import Entrance
+from polynya.front.http.auth.authorization import Authorizer
 from polynya.front.http.protocol.cors import Cors
 from polynya.front.http.protocol.extension import Request, Response
 from polynya.front.http.server import Protection
@@ -62,7 +62,7 @@ def guarded(
         return Response(200, b'{"who": "%b"}' % (request.principal.name if request.principal else "nobody").encode())
 
     gate.access = Access(gate.tokens, wall=lambda: gate.wall, issuer=gate.issuer)
-    entrance = Entrance(gate.access, audit=lambda *note: gate.notes.append(note))
+    entrance = Authorizer(gate.access, audit=lambda *note: gate.notes.append(note))
     handlers = dict.fromkeys(("/livez", "/v1/node", "/metrics", "/v1/secret", "/v1/cluster/health"), handler)
     play(told, handlers=handlers, protection=Protection(entrance=entrance, cors=Cors(origins)))
 

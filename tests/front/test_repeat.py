@@ -9,7 +9,7 @@ from front_world import Wire, World, play, request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polynya.front.http.protocol.append_template import Repeat, learn
+from polynya.front.http.protocol.append_template import RequestTemplate, learn
 from polynya.front.http.protocol.router import Router
 from polynya.stream.commands import Producer
 from polynya.wire.http1 import BadRequest, HeadParser
@@ -20,7 +20,7 @@ HEAD = (
 )
 
 
-def learned(block: bytes) -> Repeat | None:
+def learned(block: bytes) -> RequestTemplate | None:
     router = Router({}, {})
     head = HeadParser().parse(block)
     router.resolve(head.target)

@@ -15,7 +15,7 @@ from product import environment
 
 from polynya.lakehouse.plan import TableRef
 from polynya.lakehouse.sql import ask
-from polynya.lakehouse.sql_policy import BadQuestion, Bounds, check_names, lock
+from polynya.lakehouse.sql_policy import BadQuery, Bounds, check_names, lock
 from polynya.lakehouse.worker import compact
 
 BOUNDS = Bounds(memory_bytes=256 << 20)
@@ -97,7 +97,7 @@ BREAKOUTS = [
 
 @pytest.mark.parametrize("statement", BREAKOUTS)
 def test_the_tree_names_tables_alone(tables: list[TableRef], statement: str) -> None:
-    with pytest.raises(BadQuestion):
+    with pytest.raises(BadQuery):
         check_names(duckdb.connect(), statement, TABLES)
 
 
@@ -105,7 +105,7 @@ def test_the_tree_names_tables_alone(tables: list[TableRef], statement: str) -> 
     "statement", ["drop view flights", "select 1; select 2", "copy (select 1) to '/tmp/x'", "attach 'x'", "load httpfs", ""]
 )
 def test_only_one_select_is_a_question(tables: list[TableRef], statement: str) -> None:
-    with pytest.raises(BadQuestion, match="SELECT"):
+    with pytest.raises(BadQuery, match="SELECT"):
         rows(tables, statement)
 
 
@@ -145,7 +145,7 @@ def test_the_lock_leaves_what_it_should_and_cannot_be_opened(tmp_path: Path) -> 
 
 
 def test_a_table_that_was_not_given_is_not_there(tables: list[TableRef]) -> None:
-    with pytest.raises(BadQuestion, match="no table 'flights'"):
+    with pytest.raises(BadQuery, match="no table 'flights'"):
         rows([], "select count(*) from flights")
 
 

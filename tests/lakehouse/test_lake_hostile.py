@@ -16,7 +16,7 @@ import pytest
 from product import environment
 
 from polynya.lakehouse.sql import _check as check_statement
-from polynya.lakehouse.sql_policy import BadQuestion, Bounds, check_names, lock
+from polynya.lakehouse.sql_policy import BadQuery, Bounds, check_names, lock
 from polynya.lakehouse.sql_process import DATA_BYTES_EXTRA
 
 SECRET = "canary-5e1f"
@@ -205,7 +205,7 @@ def ask_the_tree(statement: str) -> None:
         check_statement(connection, statement)
         check_names(connection, statement, TABLES)
     except duckdb.Error as fault:  # as `ask` tells it
-        raise BadQuestion(str(fault)) from None
+        raise BadQuery(str(fault)) from None
     finally:
         connection.close()
 
@@ -217,7 +217,7 @@ def test_there_are_a_hundred() -> None:
 
 @pytest.mark.parametrize("statement", [*FILES, *ACTS, *CATALOG, *SCOPES])
 def test_the_first_layer_refuses(statement: str, places: dict[str, str]) -> None:
-    with pytest.raises(BadQuestion):
+    with pytest.raises(BadQuery):
         ask_the_tree(statement.format(**places))
 
 

@@ -12,7 +12,7 @@ from lake_world import Lake
 
 from polynya.base.errors import CorruptData
 from polynya.lakehouse import prepare
-from polynya.lakehouse.plan import TASK_BYTES_MAX, Plan, Range, TableRef, check_plan, layout
+from polynya.lakehouse.plan import TASK_BYTES_MAX, JobPlan, Range, TableRef, check_plan, layout
 from polynya.lakehouse.worker import compact
 from polynya.wire.tables import StoreRef
 
@@ -21,8 +21,8 @@ def part(stream: str = "s", record: int = 0, length: int = 1 << 20, **others: in
     return msgspec.structs.replace(Range(stream, hash(stream) % 1000, 1, "", 1, record, 0, 10, length, "p", 0, length, 0), **others)
 
 
-def plan(*ranges: Range, job: int = 2, version: int = 1) -> Plan:
-    return Plan(TableRef("1", "t", "", "tables/1", 1), job, "a", StoreRef("local", "/x"), list(ranges), version)
+def plan(*ranges: Range, job: int = 2, version: int = 1) -> JobPlan:
+    return JobPlan(TableRef("1", "t", "", "tables/1", 1), job, "a", StoreRef("local", "/x"), list(ranges), version)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 32 << 20)), max_size=80), st.integers(1, 8))
@@ -55,7 +55,7 @@ def test_small_jobs_are_one_task() -> None:
         plan(part(encoding=2)), plan(part(skip=-1)),
     ],
 )  # fmt: skip
-def test_plans_that_no_driver_can_run(bad: Plan) -> None:
+def test_plans_that_no_driver_can_run(bad: JobPlan) -> None:
     with pytest.raises(CorruptData):
         check_plan(bad)
 

@@ -9,7 +9,7 @@ from lake_world import Lake
 
 from polynya.lakehouse.blobs import open_blobs
 from polynya.lakehouse.sql import ask, query
-from polynya.lakehouse.sql_policy import BadQuestion, Bounds
+from polynya.lakehouse.sql_policy import BadQuery, Bounds
 from polynya.lakehouse.worker import compact
 from polynya.objectstore import AlreadyExists, NotFound, StoreSettings
 
@@ -61,5 +61,5 @@ def test_a_stranger_reads_the_tables_of_a_question_and_no_other_key(settings: St
         assert next(found.blocks) == [(50, 1225)]
     packs = lake.blobs.uri("c1/packs")
     for statement in (f"from read_text('{packs}/**')", f"select * from flights, glob('{packs}/**')", "from 's3://other/x.parquet'"):
-        with pytest.raises(BadQuestion), ask(lake.coordinator.tables(), statement, bounds=bounds) as found:
+        with pytest.raises(BadQuery), ask(lake.coordinator.tables(), statement, bounds=bounds) as found:
             list(found.blocks)

@@ -7,11 +7,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polynya.lakehouse.schema import DEPTH_MAX, LEAVES_MAX, OUR_COLUMNS, Column, Seen, adopt, leaves, observe, renames, shape, wish
+from polynya.lakehouse.schema import DEPTH_MAX, LEAVES_MAX, OUR_COLUMNS, Column, FieldProfile, adopt, leaves, observe, renames, shape, wish
 
 
-def seen(*values: Any) -> Seen:
-    found = Seen()
+def seen(*values: Any) -> FieldProfile:
+    found = FieldProfile()
     for value in values:
         observe(found, value)
     return found

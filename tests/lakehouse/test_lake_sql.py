@@ -7,7 +7,7 @@ import pytest
 from lake_world import Lake
 
 from polynya.lakehouse.plan import TableRef
-from polynya.lakehouse.sql import BLOCK_ROWS, BadQuestion, ask, query
+from polynya.lakehouse.sql import BLOCK_ROWS, BadQuery, ask, query
 from polynya.lakehouse.worker import compact
 
 
@@ -38,24 +38,24 @@ def test_dead_letters_are_a_table(tables: list[TableRef]) -> None:
 
 @pytest.mark.parametrize("statement", ["drop view flights", "select 1; select 2", "copy (select 1) to '/tmp/x'", "attach 'x'", ""])
 def test_only_one_question_at_a_time(tables: list[TableRef], statement: str) -> None:
-    with pytest.raises(BadQuestion, match="SELECT"):
+    with pytest.raises(BadQuery, match="SELECT"):
         query(tables, statement)
 
 
 def test_an_unknown_table_is_told_with_those_that_there_are(tables: list[TableRef]) -> None:
-    with pytest.raises(BadQuestion, match="The tables are: flights"):
+    with pytest.raises(BadQuery, match="The tables are: flights"):
         query(tables, "select * from fligths")
 
 
 def test_a_table_that_was_never_built_says_what_to_run() -> None:
-    with pytest.raises(BadQuestion, match="polynya compact fresh"):
+    with pytest.raises(BadQuery, match="polynya compact fresh"):
         query([TableRef("1", "fresh", "", "tables/1")], "select * from fresh")
 
 
 def test_a_table_that_was_never_built_may_be_named_like_a_column(tables: list[TableRef]) -> None:
     others = [TableRef("8", "n", "n/", "tables/8"), TableRef("9", "more", "m/", "tables/9")]
     assert query([*others, *tables], "select count(n), count(more) from flights").rows == [(2, 1)]
-    with pytest.raises(BadQuestion, match="polynya compact more"):
+    with pytest.raises(BadQuery, match="polynya compact more"):
         query([*others, *tables], "select * from more__dlq")
 
 
@@ -64,7 +64,7 @@ def test_of_two_tables_that_differ_in_case_the_one_that_is_spelled(tables: list[
     for listed in ([twin, *tables], [*tables, twin]):
         assert query(listed, "select count(*) from flights").rows == [(4,)]
         assert query(listed, "select count(*) from Flights").rows == [(2,)]
-        with pytest.raises(BadQuestion, match="differ in case"):
+        with pytest.raises(BadQuery, match="differ in case"):
             query(listed, "select * from flights, Flights")
 
 
@@ -76,5 +76,5 @@ def test_an_answer_comes_in_blocks(tables: list[TableRef]) -> None:
 
 def test_an_answer_may_fail_on_the_way(tables: list[TableRef]) -> None:
     statement = "select if(i = 5_000_000, error('so far'), i) from range(9_000_000) as r(i)"
-    with pytest.raises(BadQuestion, match="so far"), ask(tables, statement) as found:
+    with pytest.raises(BadQuery, match="so far"), ask(tables, statement) as found:
         assert all(found.blocks)

@@ -14,7 +14,7 @@ from lake_world import Lake
 from polynya.base.errors import ConfigError, Unavailable
 from polynya.lakehouse.commit import RangesGone
 from polynya.lakehouse.coordinator import NoSuchTable
-from polynya.lakehouse.plan import Plan, TableRef
+from polynya.lakehouse.plan import JobPlan, TableRef
 from polynya.lakehouse.worker import LazyRunner, compact, run_worker
 from polynya.wire.tables import CommitRequest, StoreRef
 
@@ -81,7 +81,7 @@ def test_a_small_job_that_was_cut_short_is_not_the_last(lake: Lake, monkeypatch:
     lake.source.append("a", [b'{"n":1}'])
     real = lake.coordinator.plan
 
-    def plan(name: str) -> Plan | None:
+    def plan(name: str) -> JobPlan | None:
         found = real(name)
         assert found is not None, "who was told that there is no more does not ask again"
         if found.job == 1:
@@ -104,7 +104,7 @@ def test_a_folder_of_another_machine_is_told_as_such(lake: Lake, monkeypatch: py
     lake.source.append("a", [b'{"n":1}'])
     plan = lake.coordinator.plan("flights")
     assert plan is not None
-    elsewhere = Plan(plan.table, plan.job, plan.attempt, StoreRef("local", "/nowhere/objects"), plan.ranges)
+    elsewhere = JobPlan(plan.table, plan.job, plan.attempt, StoreRef("local", "/nowhere/objects"), plan.ranges)
     monkeypatch.setattr(lake.coordinator, "plan", lambda name: elsewhere)
     with pytest.raises(ConfigError, match="on the server's machine"):
         compact(lake.coordinator, [], lambda: lake.runner, Told())
@@ -116,7 +116,7 @@ def test_the_worker_goes_on_after_faults(lake: Lake, monkeypatch: pytest.MonkeyP
     stop, told, calls = threading.Event(), Told(), []
     real = lake.coordinator.plan
 
-    def plan(name: str) -> Plan | None:
+    def plan(name: str) -> JobPlan | None:
         calls.append(name)
         if len(calls) == 1:
             raise Unavailable("the server is away")

@@ -13,7 +13,7 @@ import pytest
 from fake_disk import FakeDisk
 from sim_loop import run_simulated
 
-from polynya.engine.snapshots.receive import ARRIVING_MAX, STALE_SECONDS, Arriving
+from polynya.engine.snapshots.receive import ARRIVING_MAX, STALE_SECONDS, SnapshotReceiver
 from polynya.raft import ChunkArrived, Configuration, Snapshot, SnapshotChunk
 from polynya.wal import OsFiles, SnapshotStore
 
@@ -59,7 +59,7 @@ def test_a_group_that_leaves_while_its_last_chunk_is_written_closes_the_file_onc
 
     async def story() -> None:
         core = Core()
-        arriving = core.arriving = Arriving(core, SnapshotStore(tmp_path, files=files), spawn)  # type: ignore[arg-type]
+        arriving = core.arriving = SnapshotReceiver(core, SnapshotStore(tmp_path, files=files), spawn)  # type: ignore[arg-type]
         raft = SimpleNamespace(incoming=None, installing=None)
         member: Any = SimpleNamespace(group=SimpleNamespace(number=GROUP), raft=raft)
         arriving.hear(member, SnapshotChunk(1, 2, GROUP, 1, SNAPSHOT, 0, BODY))
@@ -86,7 +86,7 @@ def test_what_waits_for_a_lost_chunk_keeps_no_place_when_its_sender_is_gone() ->
     async def story() -> None:
         core = Core()
         store = SnapshotStore(Path("/snapshots"), files=disk)
-        arriving = core.arriving = Arriving(core, store, lambda work: tasks.append(asyncio.ensure_future(work)))  # type: ignore[arg-type]
+        arriving = core.arriving = SnapshotReceiver(core, store, lambda work: tasks.append(asyncio.ensure_future(work)))  # type: ignore[arg-type]
         forgotten: list[int] = []
         for number in range(ARRIVING_MAX + 1):
             raft = SimpleNamespace(incoming=None, installing=None, forget_incoming=lambda number=number: forgotten.append(number))

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from polynya.base.errors import ConfigError
 from polynya.cluster import certificates
 from polynya.cluster.certificates import make_authority, make_certificate, peer_tls_of
-from polynya.cluster.join import Joined
+from polynya.cluster.join import ClusterMember
 from polynya.config.cluster_settings import ClusterConfig, parse_nodes
 
 
@@ -76,7 +76,7 @@ def test_at_sighup_the_old_one_is_kept_and_that_is_told_until_a_good_one_is_ther
     assert tls is not None
     kept = tls.client
     start: Any = SimpleNamespace(config=SimpleNamespace(cluster=config))
-    joined = Joined.__new__(Joined)
+    joined = ClusterMember.__new__(ClusterMember)
     joined._start, joined._tls, joined._refused, joined._expires = start, tls, "", None
     assert joined.certificate_trouble() is None
     good = [(files / name).read_bytes() for name in ("node-1.crt", "node-1.key")]

@@ -108,7 +108,9 @@ def test_the_next_snapshot_has_all_that_changed_before_and_meanwhile(monkeypatch
         await captured(busy.group, asyncio.Lock(), hot=False)
         going.cancel()
         changed = (await encode_delta(busy.group, whole=False)).body
-        return deltas.merge([deltas.Part(b"".join(base), delta=True), deltas.Part(b"".join(changed), delta=True, root=False)])
+        return deltas.merge(
+            [deltas.SnapshotPart(b"".join(base), delta=True), deltas.SnapshotPart(b"".join(changed), delta=True, root=False)]
+        )
 
     assert asyncio.run(story()) == busy.group.machine.snapshot()
 

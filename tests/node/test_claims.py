@@ -14,14 +14,14 @@ from polynya.backup import copies
 from polynya.backup.group_file import Header
 from polynya.base.errors import ConfigError
 from polynya.objectstore import MemoryStore, ObjectStore, StoreSettings, StoreUnavailable, read_root
-from polynya.tiering.root_claim import Claim
+from polynya.tiering.root_claim import StoreRootClaim
 
 
-def claim_of(folder: Path, store: ObjectStore, indexes: dict[int, int], *, node: int = 0) -> Claim:
+def claim_of(folder: Path, store: ObjectStore, indexes: dict[int, int], *, node: int = 0) -> StoreRootClaim:
     birth = SimpleNamespace(cluster_id="c1", history=1, node=node)
     config = SimpleNamespace(data=str(folder), store=StoreSettings(backend="memory"))
     start: Any = SimpleNamespace(core=1, start_id="s1", birth=birth, config=config)
-    return Claim(start, store, lambda: indexes)
+    return StoreRootClaim(start, store, lambda: indexes)
 
 
 async def copied(store: ObjectStore, group: int, index: int, *, history: int = 1) -> None:

@@ -12,17 +12,17 @@ import msgspec
 import pytest
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, PolynyaError, Unavailable
-from polynya.cluster.operations import Acts
+from polynya.cluster.operations import ClusterOperations
 from polynya.cluster.status import Told
 from polynya.front.http.api.cluster import ClusterRefused, NewNode
-from polynya.raft import Refusal
+from polynya.raft import ProposalRefused
 from polynya.stream.commands import Command, NodeRecord, Placement
-from polynya.stream.placement import Map
+from polynya.stream.placement import ClusterMap
 
 
-def nodes(*records: NodeRecord) -> Map:
+def nodes(*records: NodeRecord) -> ClusterMap:
     known = {number: NodeRecord(number, f"h{number}:1", f"http://h{number}", "a") for number in (1, 2, 3)}
-    return Map(epoch=1, replicas=3, nodes=known | {record.id: record for record in records}, groups={1: cast(Any, None)})
+    return ClusterMap(epoch=1, replicas=3, nodes=known | {record.id: record for record in records}, groups={1: cast(Any, None)})
 
 
 HEIR = NodeRecord(4, "h2:1", "http://h2", "a", replaces=2)
@@ -32,9 +32,9 @@ def test_the_settings_of_a_node_that_is_added_again_name_it_once() -> None:
     now = nodes(HEIR)
 
     async def told() -> dict[str, Any]:
-        acts = Acts(cast(Any, None), cast(Any, None), cast(Any, None), cast(Any, None), "c")
+        acts = ClusterOperations(cast(Any, None), cast(Any, None), cast(Any, None), cast(Any, None), "c")
 
-        async def see() -> tuple[Map, Any]:
+        async def see() -> tuple[ClusterMap, Any]:
             return now, SimpleNamespace(up=[1, 3])
 
         async def write(command: Command) -> int:
@@ -57,19 +57,19 @@ def test_without_a_majority_the_reason_names_who_is_missing(up: tuple[int, ...],
 
     now = msgspec.structs.replace(nodes(), groups={0: Placement((1, 2, 3), (1, 2, 3), 1)})
     maps, view, service = SimpleNamespace(now=now), SimpleNamespace(gather=gather), SimpleNamespace(call=call)
-    acts = Acts(cast(Any, view), cast(Any, maps), cast(Any, None), cast(Any, service), "c")
+    acts = ClusterOperations(cast(Any, view), cast(Any, maps), cast(Any, None), cast(Any, service), "c")
     with pytest.raises(ClusterRefused, match=rf"group 0, which keeps .* has no leader now: {why}; nothing was changed") as refused:
         asyncio.run(acts.set_node(3, "cordon", False))
     assert refused.value.code == "UNAVAILABLE", "a client may try again"
 
 
-def handed_over(answer: Refusal | PolynyaError | None, *, first: int) -> tuple[dict[str, Any], list[Command]]:
+def handed_over(answer: ProposalRefused | PolynyaError | None, *, first: int) -> tuple[dict[str, Any], list[Command]]:
     """What a transfer of group 1 from node 1 to node 2 says, and what was written, where its leader answers so; node `first` was to lead it."""
     written: list[Command] = []
     now = msgspec.structs.replace(nodes(), groups={1: Placement((1, 2, 3), (1, 2, 3), first, 5)})
     led = {1: SimpleNamespace(leader=1)}
     transfer = AsyncMock(side_effect=answer) if isinstance(answer, BaseException) else AsyncMock(return_value=answer)
-    acts = Acts(cast(Any, None), cast(Any, None), cast(Any, SimpleNamespace(transfer=transfer)), cast(Any, None), "c")
+    acts = ClusterOperations(cast(Any, None), cast(Any, None), cast(Any, SimpleNamespace(transfer=transfer)), cast(Any, None), "c")
 
     async def write(command: Command) -> int:
         written.append(command)
@@ -83,12 +83,12 @@ def handed_over(answer: Refusal | PolynyaError | None, *, first: int) -> tuple[d
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (Refusal.CHANGE_IN_FLIGHT, "change in flight"),
+        (ProposalRefused.CHANGE_IN_FLIGHT, "change in flight"),
         (Unavailable("no leader is known"), "no leader is known"),
         (OutcomeUnknown("the leader was lost"), "the leader was lost"),
     ],
 )
-def test_a_lead_that_is_to_go_and_does_not_go_yet_is_no_refusal(answer: Refusal | PolynyaError, why: str) -> None:
+def test_a_lead_that_is_to_go_and_does_not_go_yet_is_no_refusal(answer: ProposalRefused | PolynyaError, why: str) -> None:
     """Who is to lead is written already, and the lead follows by itself."""
     told, written = handed_over(answer, first=1)
     assert len(written) == 1 and told == {"epoch": 2, "group": 1, "first": 2, "pending": f"group 1 is not handed over yet: {why}"}
@@ -100,6 +100,6 @@ def test_a_lead_that_goes_waits_for_nothing() -> None:
 
 def test_a_lead_that_was_to_be_there_and_does_not_go_is_refused_as_nothing_was_done() -> None:
     with pytest.raises(ClusterRefused, match="group 1 does not hand over: not ready"):
-        handed_over(Refusal.NOT_READY, first=2)
+        handed_over(ProposalRefused.NOT_READY, first=2)
     with pytest.raises(Unavailable):
         handed_over(Unavailable("no leader is known"), first=2)

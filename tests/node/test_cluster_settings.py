@@ -13,7 +13,7 @@ from polynya.cluster.map_cache import birth_command, map_at_birth
 from polynya.config.cluster_settings import ClusterNode, parse_nodes
 from polynya.config.model import Loaded, load
 from polynya.config.node_identity import birth_of
-from polynya.recovery.restore import Origin, Target, open_shared
+from polynya.recovery.restore import RestoreOrigin, RestoreTarget, open_shared
 from polynya.stream.machine import Machine
 
 ID = "00112233445566778899aabbccddeeff"
@@ -168,7 +168,7 @@ def test_a_restore_gives_a_read_replica_its_identity_and_no_data(tmp_path):
     config = loaded(tmp_path, cluster_nodes=f"{TWO}==reader", cluster_node="2", cores="1").config
     (tmp_path / "data").mkdir()
     with contextlib.ExitStack() as held:
-        target = Target(config, Origin(cluster_id=ID, history=2, groups=4), held)
+        target = RestoreTarget(config, RestoreOrigin(cluster_id=ID, history=2, groups=4), held)
         target.begin()
         target.write(1, Machine(1, 4))
         target.finish()
@@ -179,11 +179,11 @@ def test_a_restore_gives_a_read_replica_its_identity_and_no_data(tmp_path):
 
 def test_a_restore_that_is_refused_leaves_the_folder_as_it_was(tmp_path):
     (tmp_path / "data").mkdir()
-    origin = Origin(cluster_id=ID, history=2, groups=4)
+    origin = RestoreOrigin(cluster_id=ID, history=2, groups=4)
     with contextlib.ExitStack() as held, pytest.raises(ConfigError, match=r"take join out.*the same in each file"):
-        Target(loaded(tmp_path, cluster_join="true").config, origin, held)
+        RestoreTarget(loaded(tmp_path, cluster_join="true").config, origin, held)
     with contextlib.ExitStack() as held:
-        Target(loaded(tmp_path).config, origin, held)  # whose object store belongs to somebody, which is seen later
+        RestoreTarget(loaded(tmp_path).config, origin, held)  # whose object store belongs to somebody, which is seen later
     birth_of(loaded(tmp_path).config)  # a node may start on it
 
 

@@ -26,12 +26,12 @@ from polynya.cluster.status import (
 from polynya.replica import zones
 from polynya.replica.memory import waits
 from polynya.stream.commands import NodeRecord, NodeState, Placement
-from polynya.stream.placement import Map, born
+from polynya.stream.placement import ClusterMap, born
 
 
-def a_map(groups: int) -> Map:
+def a_map(groups: int) -> ClusterMap:
     command = born([NodeRecord(node, f"h:{node}", f"http://h:{node}") for node in (1, 2, 3)], groups, 3)
-    return Map(1, 3, {node.id: node for node in command.nodes}, dict(enumerate(command.placements)))
+    return ClusterMap(1, 3, {node.id: node for node in command.nodes}, dict(enumerate(command.placements)))
 
 
 def replica(group: int, role: str, *, term: int = 1, leader: int = 0, applied: int = 10, commit: int = 10) -> Replica:
@@ -126,7 +126,7 @@ def test_a_node_that_is_replaced_waits_for_its_heir():
     assert not any("no other node has room" in problem for problem in found)
 
 
-def put(now: Map, number: int, state: int) -> Map:
+def put(now: ClusterMap, number: int, state: int) -> ClusterMap:
     return msgspec.structs.replace(now, nodes={**now.nodes, number: msgspec.structs.replace(now.nodes[number], state=state)})
 
 
@@ -278,9 +278,9 @@ def test_a_clock_is_compared_with_the_moments_around_the_answer() -> None:
     assert ahead() == 0.0
 
 
-def in_zones(*named: str, voters: tuple[int, ...]) -> Map:
+def in_zones(*named: str, voters: tuple[int, ...]) -> ClusterMap:
     nodes = {number: NodeRecord(number, f"h:{number}", f"http://h:{number}", zone) for number, zone in enumerate(named, 1)}
-    return Map(1, 3, nodes, {group: Placement(voters, voters, voters[0]) for group in (0, 1)})
+    return ClusterMap(1, 3, nodes, {group: Placement(voters, voters, voters[0]) for group in (0, 1)})
 
 
 def test_two_replicas_in_one_zone_are_a_problem_only_where_another_node_could_have_one():

@@ -12,19 +12,19 @@ from toy_groups import ROUNDS_MAX, Toy, node
 
 from polynya.base.errors import Unavailable
 from polynya.cluster.controller import IDLE_SECONDS, WAIT_SECONDS, Controller
-from polynya.cluster.map_cache import Maps
+from polynya.cluster.map_cache import ClusterMapCache
 from polynya.cluster.status import ByCore, Replica, Told
 from polynya.config.cluster_settings import ClusterConfig, ClusterNode
-from polynya.config.node_identity import Birth
-from polynya.raft import Configuration, Refusal
-from polynya.replica.planner import Change, Transfer
+from polynya.config.node_identity import NodeIdentity
+from polynya.raft import Configuration, ProposalRefused
+from polynya.replica.planner import ChangeVoters, TransferLeadership
 from polynya.stream.commands import Command, NodeAdd, NodeSet, NodeState, SetBalancing
 from polynya.stream.machine import Machine
 from polynya.stream.placement import META_GROUP
 from polynya.stream.replies import Reply
 
 NODES = tuple(ClusterNode(number, f"n{number}:1", f"http://n{number}") for number in (1, 2, 3))
-BIRTH = Birth(cluster_id="c", node=1, nodes=(1, 2, 3), zones=("", "", ""), replicas=3, groups=6, cores=1, created_ms=0)
+BIRTH = NodeIdentity(cluster_id="c", node=1, nodes=(1, 2, 3), zones=("", "", ""), replicas=3, groups=6, cores=1, created_ms=0)
 
 
 class World:
@@ -37,7 +37,7 @@ class World:
         nodes = (*NODES, *(ClusterNode(number, f"n{number}:1", f"http://n{number}", reader=True) for number in readers))
         self.level = 2
         self.cluster = ClusterConfig(id="0" * 32, node=1, nodes=nodes, **settings)
-        self.maps = Maps(BIRTH, self.cluster, None, core=0)
+        self.maps = ClusterMapCache(BIRTH, self.cluster, None, core=0)
         self.leading = True
         self.gathered = 0
         self.controller = self.another()
@@ -71,17 +71,17 @@ class World:
         self._fail()
         return reply
 
-    async def change(self, group: int, configuration: Configuration) -> Refusal | None:
+    async def change(self, group: int, configuration: Configuration) -> ProposalRefused | None:
         self._fail()
         if not self.toy.leaders[group]:
-            return Refusal.NOT_LEADER
-        self.toy.carry_out(Change(group, self.toy.leaders[group], configuration))
+            return ProposalRefused.NOT_LEADER
+        self.toy.carry_out(ChangeVoters(group, self.toy.leaders[group], configuration))
         self._fail()
         return None
 
-    async def transfer(self, group: int, to: int) -> Refusal | None:
+    async def transfer(self, group: int, to: int) -> ProposalRefused | None:
         self._fail()
-        self.toy.carry_out(Transfer(group, self.toy.leaders[group], to))
+        self.toy.carry_out(TransferLeadership(group, self.toy.leaders[group], to))
         return None
 
     async def settle(self, *, changing: bool = False) -> None:

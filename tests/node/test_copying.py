@@ -11,18 +11,18 @@ from cold_world import FaultyStore
 from stream_world import World, raw_batch
 
 from polynya.backup import copies
-from polynya.backup.copies import Whole
+from polynya.backup.copies import CompleteMark
 from polynya.backup.group_file import Header
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.names import group_of
 from polynya.objectstore import StoreUnavailable
-from polynya.service.streams.outbox_sender import Settler
+from polynya.service.streams.outbox_sender import OutboxSender
 from polynya.stream.commands import Append, Create, Delete, Encoding, PublishSlices, ReleasePack
-from polynya.tiering.state_copies import EVERY_SECONDS, Copier
+from polynya.tiering.state_copies import EVERY_SECONDS, StateCopyWorker
 
 GROUPS = 2
 NAME = next(f"docs/{n}" for n in range(9) if group_of(f"docs/{n}", GROUPS) == 1)
-WHOLE = Whole("c1", 1, GROUPS)
+WHOLE = CompleteMark("c1", 1, GROUPS)
 
 
 class Led:
@@ -36,7 +36,7 @@ class Led:
         led = {1: self.world.machines[1]}
         self.local = SimpleNamespace(led=led, machines=led, turns=0)
         self.service: Any = SimpleNamespace(now_ms=lambda: 99, local=self.local, propose_to=self._propose)
-        self.settler = Settler(self.service)
+        self.settler = OutboxSender(self.service)
         self.storage = SimpleNamespace(shard=SimpleNamespace(groups={1: self.group}))
 
     def _propose(self, group: int, command: Any, done: Any) -> None:
@@ -62,8 +62,8 @@ async def owned() -> bool:
     return True
 
 
-def copier_of(led: Led, store: FaultyStore) -> Copier:
-    return Copier(led, store, WHOLE, owned, soon_seconds=0.0)  # type: ignore[arg-type]
+def copier_of(led: Led, store: FaultyStore) -> StateCopyWorker:
+    return StateCopyWorker(led, store, WHOLE, owned, soon_seconds=0.0)  # type: ignore[arg-type]
 
 
 def test_a_release_waits_until_a_copy_contains_it() -> None:
@@ -144,7 +144,7 @@ def test_the_newest_history_with_a_mark_counts() -> None:
         for history, index in ((1, 5), (1, 9), (7, 1)):
             await copies.write(store, ("c1", history), Header(1, 1, index, 0, 1, 0, 0), [b"x"])
         assert {copy.index for copy in (await copies.newest(store, "c1"))[1].values()} == {9}  # 7 was interrupted
-        await copies.mark(store, Whole("c1", 7, GROUPS))
+        await copies.mark(store, CompleteMark("c1", 7, GROUPS))
         whole, found = await copies.newest(store, "c1")
         assert (whole.history, {copy.index for copy in found.values()}) == (7, {1})
         with pytest.raises(CorruptData, match="damaged"):

@@ -9,7 +9,7 @@ from typing import Any
 from google_crc32c import value as crc32c
 
 from polynya.engine.snapshots.transfer import payload_at
-from polynya.engine.standalone import Core
+from polynya.engine.standalone import StandaloneEngine
 from polynya.engine.storage import Storage, open_storage
 from polynya.stream.commands import BUNDLE_BYTES, BUNDLE_COMMANDS_MAX, Append, Batch, Command, Create, Delete, Encoding, Producer
 from polynya.stream.replies import Code
@@ -26,7 +26,7 @@ def append(name: str, sequence: int, payload: bytes) -> Append:
     return Append(f"test/{name}", 5 + sequence, "text/plain", batch, Producer("writer", 0, sequence))
 
 
-async def turn(core: Core, commands: list[Command]) -> list[Any]:
+async def turn(core: StandaloneEngine, commands: list[Command]) -> list[Any]:
     """Their answers, in order."""
     answers: list[Any] = []
     for command in commands:
@@ -40,7 +40,7 @@ async def turn(core: Core, commands: list[Command]) -> list[Any]:
 def test_appends_of_a_turn_are_one_entry_and_answered_one_by_one(tmp_path: Path) -> None:
     async def run() -> None:
         storage = opened(tmp_path)
-        core = Core(storage.shard, storage.journal, fatal=lambda error: None)
+        core = StandaloneEngine(storage.shard, storage.journal, fatal=lambda error: None)
         for name in "ab":
             await core.call(GROUP, Create(f"test/{name}", 1, "text/plain", Encoding.BYTES))
         told: list[tuple[str, int]] = []
@@ -71,7 +71,7 @@ def test_appends_of_a_turn_are_one_entry_and_answered_one_by_one(tmp_path: Path)
 def test_an_entry_has_so_many_commands_and_bytes_at_most(tmp_path: Path) -> None:
     async def run() -> None:
         storage = opened(tmp_path)
-        core = Core(storage.shard, storage.journal, fatal=lambda error: None)
+        core = StandaloneEngine(storage.shard, storage.journal, fatal=lambda error: None)
         await core.call(GROUP, Create("test/a", 1, "text/plain", Encoding.BYTES))
         many = await turn(core, [append("a", number, b"x") for number in range(BUNDLE_COMMANDS_MAX + 1)])
         assert storage.shard.groups[GROUP].applied_index == 1 + 2

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from polynya.node import shutdown_barrier
-from polynya.node.shutdown_barrier import Farewell
+from polynya.node.shutdown_barrier import ShutdownBarrier
 from polynya.transport import Transport
 
 
 @asynccontextmanager
-async def cores(folder: Path, count: int) -> AsyncIterator[tuple[list[Transport], list[Farewell]]]:
+async def cores(folder: Path, count: int) -> AsyncIterator[tuple[list[Transport], list[ShutdownBarrier]]]:
     transports = [Transport(core, count, str(folder), start_id="s") for core in range(count)]
-    farewells = [Farewell(transport) for transport in transports]
+    farewells = [ShutdownBarrier(transport) for transport in transports]
     for transport in transports:
         await transport.start()
     for transport in transports:

@@ -11,14 +11,14 @@ from polynya.admin import health
 from polynya.admin.health import GATHER_SECONDS, Health
 from polynya.config.core_start import CoreStart
 from polynya.config.model import Config
-from polynya.config.node_identity import Birth
+from polynya.config.node_identity import NodeIdentity
 from polynya.transport import Transport
 
 
 def start_of(core: int, directory: str, *, cores: int = 2, listen: str = "127.0.0.1:1") -> CoreStart:
     return CoreStart(
         config=Config(listen=listen, cores=cores, groups=4, unsafe_no_auth=True),
-        birth=Birth(cluster_id="c" * 32, groups=4, cores=cores, created_ms=0),
+        birth=NodeIdentity(cluster_id="c" * 32, groups=4, cores=cores, created_ms=0),
         core=core,
         start_id="s",
         host="127.0.0.1",
@@ -141,7 +141,7 @@ def test_the_heart_measures_a_stall(monkeypatch):
     async def story():
         import time
 
-        heart = health.Heart()
+        heart = health.LoopMonitor()
         await asyncio.sleep(0)
         time.sleep(0.05)  # the stall itself
         await asyncio.sleep(0.03)

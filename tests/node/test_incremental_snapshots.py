@@ -22,13 +22,13 @@ from polynya.stream.commands import Create, Delete, Encoding
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
 from polynya.stream.snapshots import deltas
-from polynya.wal.snapshots import Link, SnapshotStore
+from polynya.wal.snapshots import SnapshotLink, SnapshotStore
 
 NAMES = [name_in(group, hint=f"s{number}-") for number in range(30) for group in (1, 2)]
 story = story_of(World)
 
 
-def links(world: World, group: int = 1) -> list[Link]:
+def links(world: World, group: int = 1) -> list[SnapshotLink]:
     return world.engine.storage.snapshots.links(group)
 
 
@@ -159,8 +159,8 @@ async def test_slices_go_on_while_the_log_does(world: World) -> None:
 
 
 def test_a_part_is_larger_than_all_that_build_on_it() -> None:
-    def chain(*lengths: int) -> list[Link]:
-        return [Link(1, 1, 1 + at, length, 0, delta=True, base=at) for at, length in enumerate(lengths)]
+    def chain(*lengths: int) -> list[SnapshotLink]:
+        return [SnapshotLink(1, 1, 1 + at, length, 0, delta=True, base=at) for at, length in enumerate(lengths)]
 
     assert [due(chain(*lengths)) for lengths in ((9,), (9, 1), (9, 1, 1), (9, 3, 1, 1), (5, 3, 1, 1), (1, 9))] == [0, 0, 2, 2, 4, 2]
 

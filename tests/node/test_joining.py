@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from polynya.cluster.join import leaderless
-from polynya.service.routing.group_locations import Whereabouts
+from polynya.service.routing.group_locations import GroupLocations
 from polynya.stream.commands import Placement
-from polynya.stream.placement import Map, NodeRecord
+from polynya.stream.placement import ClusterMap, NodeRecord
 
 
 @pytest.mark.parametrize(
@@ -23,5 +23,5 @@ from polynya.stream.placement import Map, NodeRecord
 def test_a_node_knows_whether_its_groups_are_led(node: int, leaders: dict[int, int], there: set[int], said: str | None):
     nodes = {number: NodeRecord(number, f"h:{number}", "", "", reader=number == 4) for number in (1, 2, 3, 4)}
     placed = {group: Placement((1, 2, 3), (1, 2, 3), 1) for group in (0, 1)}
-    now = Map(epoch=1, replicas=3, nodes=nodes, groups=placed)
-    assert leaderless((0, 1), leaders.__getitem__, Whereabouts(node, now, there.__contains__)) == said
+    now = ClusterMap(epoch=1, replicas=3, nodes=nodes, groups=placed)
+    assert leaderless((0, 1), leaders.__getitem__, GroupLocations(node, now, there.__contains__)) == said

@@ -10,26 +10,28 @@ from typing import Any
 import pytest
 from two_nodes import Node, until
 
-from polynya.cluster.map_cache import Maps
+from polynya.cluster.map_cache import ClusterMapCache
 from polynya.config.cluster_settings import ClusterConfig, ClusterNode
-from polynya.config.node_identity import Birth
+from polynya.config.node_identity import NodeIdentity
 from polynya.stream.commands import NodeRecord
-from polynya.stream.placement import Map
+from polynya.stream.placement import ClusterMap
 from polynya.transport import Hello, address
 
 
-def map_of(epoch: int, ports: dict[int, int]) -> Map:
-    return Map(epoch, 3, {number: NodeRecord(number, f"127.0.0.1:{port}", f"http://n{number}") for number, port in ports.items()}, {})
+def map_of(epoch: int, ports: dict[int, int]) -> ClusterMap:
+    return ClusterMap(
+        epoch, 3, {number: NodeRecord(number, f"127.0.0.1:{port}", f"http://n{number}") for number, port in ports.items()}, {}
+    )
 
 
-def maps_of(node: Node, known: Map) -> Maps:
+def maps_of(node: Node, known: ClusterMap) -> ClusterMapCache:
     """As a core has them: it meets whom they name."""
     (transport,) = node.transports
-    birth = Birth(cluster_id="c", node=node.number, nodes=(), zones=(), replicas=3, groups=4, cores=1, created_ms=0)
+    birth = NodeIdentity(cluster_id="c", node=node.number, nodes=(), zones=(), replicas=3, groups=4, cores=1, created_ms=0)
     config = ClusterConfig(id="0" * 32, node=node.number, nodes=(ClusterNode(node.number, f"127.0.0.1:{node.port}", "http://n"),))
-    maps = Maps(birth, config, transport, core=0)
+    maps = ClusterMapCache(birth, config, transport, core=0)
 
-    def meet(now: Map) -> None:
+    def meet(now: ClusterMap) -> None:
         transport.know(now.epoch)
         for number in now.members:
             if number != node.number:
@@ -95,8 +97,8 @@ def test_a_map_that_did_not_arrive_is_told_again(tmp_path: Path) -> None:
 
     async def story() -> None:
         transport: Any = Broken()
-        birth = Birth(cluster_id="c", node=5, nodes=(), zones=(), replicas=3, groups=4, cores=1, created_ms=0)
-        maps = Maps(birth, ClusterConfig(id="0" * 32, node=5), transport, core=0)
+        birth = NodeIdentity(cluster_id="c", node=5, nodes=(), zones=(), replicas=3, groups=4, cores=1, created_ms=0)
+        maps = ClusterMapCache(birth, ClusterConfig(id="0" * 32, node=5), transport, core=0)
         maps.take(map_of(9, {3: 1, 5: 2}))
         about = Hello(4, 4, "c", 1, 4, 3, 0, 1, "life", epoch=9)
         transport.on_met(about)

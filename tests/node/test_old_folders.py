@@ -16,11 +16,11 @@ from fake_disk import FakeDisk
 
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.engine.membership import Membership
-from polynya.engine.snapshots.chain import Chain
+from polynya.engine.snapshots.chain import SnapshotChain
 from polynya.engine.snapshots.merge_process import merge
 from polynya.engine.storage import Storage, open_storage
 from polynya.stream.machine import Machine
-from polynya.wal import Kind
+from polynya.wal import FrameKind
 
 FOLDERS = json.loads(zlib.decompress((Path(__file__).parent / "first_clusters.json.z").read_bytes()))
 
@@ -65,7 +65,7 @@ def test_a_kind_of_entry_that_only_a_newer_release_knows_is_no_damage(which: str
 
 
 def test_a_command_that_only_a_newer_release_knows_is_no_damage() -> None:
-    disk = with_entry(disk_of("lone"), "lone", Kind.COMMAND, msgspec.msgpack.encode([120, "what"]))
+    disk = with_entry(disk_of("lone"), "lone", FrameKind.COMMAND, msgspec.msgpack.encode([120, "what"]))
     with pytest.raises(ConfigError, match=r"group 1: entry \d+ of the journal is a command that this release does not know .*120"):
         opened(disk, "lone")
 
@@ -86,7 +86,7 @@ def test_a_folder_of_a_lone_node_opens() -> None:
     assert not any(group.machine.lookup("test/gone") for group in storage.shard.groups.values())
     assert machine.level == 1 and machine.changes.streams >= {stream.uid}, "what came from the journal is in no snapshot yet"
     chain = storage.chains[machine.group]
-    assert isinstance(chain, Chain) and [link.delta for link in chain.links] == [False]
+    assert isinstance(chain, SnapshotChain) and [link.delta for link in chain.links] == [False]
     restored = Machine.restore(merge(storage.snapshots.chain(machine.group)), lambda place, uid: b'{"n":2},')
     assert (restored.lookup("test/a") or stream).next_record == 2
 

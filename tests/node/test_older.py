@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from polynya.base.errors import CorruptData
-from polynya.cluster.stale_copy import FILE, MARK, Older, refuse_older
-from polynya.transport import Hello, Recollection
+from polynya.cluster.stale_copy import FILE, MARK, StaleCopyGuard, refuse_older
+from polynya.transport import Hello, PeerJournalPositions
 
 ABOUT = Hello(4, 4, "c", 1, 4, 2, 0, 1, "life", journal=77, opened=100, life=1)
 
@@ -24,10 +24,10 @@ class World:
         self.folder.mkdir(exist_ok=True)
         start: Any = SimpleNamespace(birth=SimpleNamespace(history=history), core=1, config=SimpleNamespace(data=str(folder)))
         self.vouched: list[Any] = []
-        self.transport: Any = SimpleNamespace(recollection=Recollection(), vouch=lambda *said: self.vouched.append(said))
+        self.transport: Any = SimpleNamespace(recollection=PeerJournalPositions(), vouch=lambda *said: self.vouched.append(said))
         self.ends: list[BaseException] = []
         self.journal: Any = SimpleNamespace(begun=5, opened=10, settled=20)
-        self.older = Older(start, self.transport, self.journal, end=self.ends.append)
+        self.older = StaleCopyGuard(start, self.transport, self.journal, end=self.ends.append)
 
 
 def test_it_vouches_for_its_journal(tmp_path: Path) -> None:

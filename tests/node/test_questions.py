@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from polynya.admin import sql_worker
-from polynya.admin.sql_worker import Questions
+from polynya.admin.sql_worker import SqlWorker
 from polynya.base.limits import SQL_QUESTIONS_PER_CORE_MAX
 from polynya.config.model import ColdConfig, Config, SqlConfig
 from polynya.front.http.api.schemas import columns_of, type_name
@@ -23,9 +23,9 @@ from polynya.front.http.protocol.extension import Request
 LONG = "select sum(a.i * b.i) from range(100_000_000) a(i), range(1_000_000) b(i)"
 
 
-def play(story: Callable[[Questions], Awaitable[None]], **settings: Any) -> None:
+def play(story: Callable[[SqlWorker], Awaitable[None]], **settings: Any) -> None:
     async def main() -> None:
-        await story(Questions(Config(sql=SqlConfig(**settings))))
+        await story(SqlWorker(Config(sql=SqlConfig(**settings))))
 
     asyncio.run(main())
 
@@ -47,7 +47,7 @@ async def until_asked(count: int) -> None:
 
 
 def test_a_question_is_answered() -> None:
-    async def story(asker: Questions) -> None:
+    async def story(asker: SqlWorker) -> None:
         assert await asker.ask("select 1 as one, 'x' as x", 10, []) == {
             "columns": [{"name": "one", "type": "INTEGER"}, {"name": "x", "type": "VARCHAR"}],
             "rows": [[1, "x"]],
@@ -70,7 +70,7 @@ def test_a_question_is_answered() -> None:
     ids=["no SQL", "no table", "a file", "nested"],
 )
 def test_a_bad_question_is_told_why(sql: str, code: str) -> None:
-    async def story(asker: Questions) -> None:
+    async def story(asker: SqlWorker) -> None:
         with pytest.raises(Failure) as told:
             await asker.ask(sql, 10, [])
         assert told.value.code == code
@@ -79,7 +79,7 @@ def test_a_bad_question_is_told_why(sql: str, code: str) -> None:
 
 
 def test_its_time_is_bounded() -> None:
-    async def story(asker: Questions) -> None:
+    async def story(asker: SqlWorker) -> None:
         with pytest.raises(Failure, match=r"more than the 0\.5 s") as told:
             await asker.ask(LONG, 10, [])
         assert told.value.code == "QUESTION_TOO_LARGE"
@@ -91,12 +91,12 @@ def test_its_time_is_bounded() -> None:
 @pytest.mark.parametrize("out", [b"", b'{"kind":"answer","rows":[[1'])
 def test_a_signal_while_it_writes_is_told_as_its_time(out: bytes) -> None:
     with pytest.raises(Failure) as told:
-        Questions(Config())._settled(-14, out, b"")
+        SqlWorker(Config())._settled(-14, out, b"")
     assert told.value.code == "QUESTION_TOO_LARGE"
 
 
 def test_it_ends_when_nobody_waits_for_it_any_more() -> None:
-    async def story(asker: Questions) -> None:
+    async def story(asker: SqlWorker) -> None:
         task = asyncio.create_task(asker.ask(LONG, 10, []))
         await until_asked(1)
         task.cancel()
@@ -109,7 +109,7 @@ def test_it_ends_when_nobody_waits_for_it_any_more() -> None:
 
 
 def test_only_so_many_are_answered_at_once() -> None:
-    async def story(asker: Questions) -> None:
+    async def story(asker: SqlWorker) -> None:
         tasks = [asyncio.create_task(asker.ask(LONG, 10, [])) for _ in range(SQL_QUESTIONS_PER_CORE_MAX)]
         await until_asked(SQL_QUESTIONS_PER_CORE_MAX)
         with pytest.raises(Failure) as told:
@@ -123,7 +123,7 @@ def test_only_so_many_are_answered_at_once() -> None:
 
 
 def test_it_may_be_switched_off() -> None:
-    async def story(asker: Questions) -> None:
+    async def story(asker: SqlWorker) -> None:
         with pytest.raises(Failure, match=r"sql\.enabled") as told:
             await asker.ask("select 1", 1, [])
         assert told.value.code == "NO_SQL"
@@ -135,11 +135,11 @@ def test_the_process_gets_the_credentials_of_the_store_and_no_other_variable(mon
     monkeypatch.setenv("AWS_REGION", "eu-north-1")
     monkeypatch.setenv("SECRET_OF_THE_SERVER", "x")
     config = Config(cold=ColdConfig(backend="s3", s3_bucket="b", s3_secret_access_key="s"))
-    told = json.loads(Questions(config)._question("select 1", 1, []))
+    told = json.loads(SqlWorker(config)._question("select 1", 1, []))
     assert told["environment"]["AWS_REGION"] == "eu-north-1"
     assert told["environment"]["POLYNYA_COLD_S3_SECRET_ACCESS_KEY"] == "s"
     assert "SECRET_OF_THE_SERVER" not in told["environment"]
-    assert json.loads(Questions(Config())._question("select 1", 1, []))["environment"] == {}
+    assert json.loads(SqlWorker(Config())._question("select 1", 1, []))["environment"] == {}
     assert not {name for name in sql_worker.KEPT if "SECRET" in name or name.startswith(("POLYNYA_", "AWS_"))}
 
 
@@ -148,7 +148,7 @@ def test_a_server_without_the_extra_says_what_to_install(monkeypatch: pytest.Mon
     source = next(path for path in sys.path if path.endswith("src"))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{source}")
 
-    async def story(asker: Questions) -> None:
+    async def story(asker: SqlWorker) -> None:
         with pytest.raises(Failure, match=r"polynya\[lake\]") as told:
             await asker.ask("select 1", 1, [])
         assert told.value.code == "NO_SQL"

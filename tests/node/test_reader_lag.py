@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from polynya.engine.replica_lag import ReaderLag
+from polynya.engine.replica_lag import ReplicaLag
 
 
 class World:
@@ -17,7 +17,7 @@ class World:
         self.now = 100.0
         core: Any = SimpleNamespace(led={1: None}, members={1: SimpleNamespace(raft=self.raft)})
         self.core = core
-        self.lag = ReaderLag(core, lambda: {4}, lambda: self.now)
+        self.lag = ReplicaLag(core, lambda: {4}, lambda: self.now)
 
     def after(self, seconds: float, *, commit: int, match: int) -> tuple[int, float]:
         self.now += seconds

@@ -13,7 +13,7 @@ from polynya.cluster.removal import Removal
 from polynya.config.core_start import EXIT_REMOVED
 from polynya.config.node_identity import REMOVED
 from polynya.stream.commands import NodeRecord, NodeState
-from polynya.stream.placement import Map
+from polynya.stream.placement import ClusterMap
 
 
 class World:
@@ -27,8 +27,8 @@ class World:
         self.removal = Removal(start, self.maps, stop=lambda *told: self.ends.append(told), end=lambda code: self.ends.append((code,)))
 
     @staticmethod
-    def map(epoch: int, state: int) -> Map:
-        return Map(epoch, 3, {number: NodeRecord(number, "", "", state=state if number == 3 else 0) for number in (1, 2, 3)}, {})
+    def map(epoch: int, state: int) -> ClusterMap:
+        return ClusterMap(epoch, 3, {number: NodeRecord(number, "", "", state=state if number == 3 else 0) for number in (1, 2, 3)}, {})
 
     def hears(self, epoch: int, state: int) -> None:
         for hear in self.maps.on_map:

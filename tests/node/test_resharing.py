@@ -15,15 +15,15 @@ from service_world import json_batch, raw_batch
 from polynya.base.errors import ConfigError
 from polynya.base.names import group_of
 from polynya.config import node_identity as births
-from polynya.config.node_identity import Birth, journal_id_of, write_json
+from polynya.config.node_identity import NodeIdentity, journal_id_of, write_json
 from polynya.engine.membership import Membership
 from polynya.engine.storage import open_storage
-from polynya.raft import Kind
+from polynya.raft import EntryKind
 from polynya.recovery import reshard
 from polynya.recovery.reshard import finish, reshare
 from polynya.replica.log import encode_command
 from polynya.service.api import Page, ReadQuery
-from polynya.service.assembly import Engine, Shape
+from polynya.service.assembly import CoreRuntime, Shape
 from polynya.stream.commands import Append, Command, Create, Encoding
 from polynya.stream.replies import Reply
 from polynya.wal import Journal, SnapshotStore
@@ -37,16 +37,16 @@ class Killed(BaseException):
     """The process is gone."""
 
 
-def born(data: Path, cores: int, node: int = 0) -> Birth:
-    birth = Birth(cluster_id=CLUSTER, node=node, groups=GROUPS, cores=cores, created_ms=1)
+def born(data: Path, cores: int, node: int = 0) -> NodeIdentity:
+    birth = NodeIdentity(cluster_id=CLUSTER, node=node, groups=GROUPS, cores=cores, created_ms=1)
     write_json(data / births.FILE, birth)
     return birth
 
 
-def birth_in(data: Path) -> Birth:
+def birth_in(data: Path) -> NodeIdentity:
     import msgspec
 
-    return msgspec.json.decode((data / births.FILE).read_bytes(), type=Birth)
+    return msgspec.json.decode((data / births.FILE).read_bytes(), type=NodeIdentity)
 
 
 class Cores:
@@ -59,7 +59,7 @@ class Cores:
             shape = {"core": core, "cores": self.birth.cores, "groups": GROUPS}
             storage = open_storage(data / f"core-{core}", cluster_id=CLUSTER, segment_bytes=SEGMENT_BYTES, **shape)
             self.log_ms = storage.log_ms
-            engine = Engine(storage, Shape(history=1, hot_bytes_max=1 << 24, **shape), now_ms=lambda: 5, transport=None, fatal=_raise)
+            engine = CoreRuntime(storage, Shape(history=1, hot_bytes_max=1 << 24, **shape), now_ms=lambda: 5, transport=None, fatal=_raise)
             self.engines.append(engine)
 
     async def send(self, name: str, command: Command) -> Reply:
@@ -238,12 +238,12 @@ def test_what_a_member_of_a_cluster_promised_moves_with_its_log(tmp_path: Path) 
     for core in range(2):
         journal = Journal.open(tmp_path / f"core-{core}" / "journal", journal_id=journal_id_of(CLUSTER, core))
         for group in range(core, GROUPS, 2):  # the last group has nothing yet
-            journal.stage(group, 3, 2, Kind.HARD_STATE, b"")
-            journal.stage(group, 3, 1, Kind.NOOP, b"")
+            journal.stage(group, 3, 2, EntryKind.HARD_STATE, b"")
+            journal.stage(group, 3, 1, EntryKind.NOOP, b"")
             for index in range(2, 6):
                 payload = encode_command(Append(f"test/{group}", 5, "application/json", json_batch(b"%d" % index)))
-                journal.stage(group, 3, index, Kind.COMMAND, payload)
-            journal.stage(group, 4, 0, Kind.HARD_STATE, b"")
+                journal.stage(group, 3, index, EntryKind.COMMAND, payload)
+            journal.stage(group, 4, 0, EntryKind.HARD_STATE, b"")
         batch = journal.take()
         assert batch is not None
         journal.write(batch)

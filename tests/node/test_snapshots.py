@@ -12,7 +12,7 @@ from service_world import World, name_in
 
 from polynya.engine.snapshots import snapshotter
 from polynya.wal import DiskFull
-from polynya.wal.snapshots import Link
+from polynya.wal.snapshots import SnapshotLink
 
 NAMES = [name_in(group) for group in (1, 2, 3, 4)]
 
@@ -67,7 +67,7 @@ async def test_a_snapshot_names_hot_batches_that_were_flushed_while_the_others_w
     write = world.engine.storage.snapshots.write_delta
     loop = asyncio.get_running_loop()
 
-    def write_and_flush(group: int, term: int, index: int, *rest: Any) -> Link:
+    def write_and_flush(group: int, term: int, index: int, *rest: Any) -> SnapshotLink:
         link = write(group, term, index, *rest)
         if group == 2:  # the snapshot of group 1 is on the disk
             asyncio.run_coroutine_threadsafe(world.service.flush(""), loop).result()

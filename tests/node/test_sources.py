@@ -3,7 +3,7 @@
 import asyncio
 
 from polynya.admin import metric_sources
-from polynya.engine.standalone import Core
+from polynya.engine.standalone import StandaloneEngine
 from polynya.observability.metrics import BY_NAME, Registry
 from polynya.replica import Group, Shard
 from polynya.service.streams.local import LocalGroups
@@ -16,7 +16,7 @@ def test_a_core_is_counted(tmp_path):
     async def story():
         shard = Shard()
         shard.groups[1] = Group(1, Machine(1))
-        core = Core(shard, Journal.open(tmp_path, journal_id=0), fatal=lambda error: None)
+        core = StandaloneEngine(shard, Journal.open(tmp_path, journal_id=0), fatal=lambda error: None)
         local = LocalGroups({1: shard.groups[1].machine}, core, lambda: 1, groups=1, hot_bytes_max=1, history=1)
         registry = Registry()
         registry.add(metric_sources.of_core(core))

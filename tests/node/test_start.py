@@ -12,7 +12,7 @@ import pytest
 
 from polynya.config.core_start import EXIT_STORAGE, CoreStart
 from polynya.config.model import Config
-from polynya.config.node_identity import Birth
+from polynya.config.node_identity import NodeIdentity
 from polynya.node import core_process
 
 pytestmark = pytest.mark.process
@@ -24,7 +24,7 @@ def begin(data: Path, supervisor_pid: int) -> tuple[subprocess.Popen[bytes], int
     report, report_fd = os.pipe()
     start = CoreStart(
         config=Config(data=str(data), cores=1, groups=1),
-        birth=Birth(cluster_id="c", groups=1, cores=1, created_ms=0),
+        birth=NodeIdentity(cluster_id="c", groups=1, cores=1, created_ms=0),
         core=0,
         start_id="s",
         host="127.0.0.1",

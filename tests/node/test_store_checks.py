@@ -19,10 +19,10 @@ from polynya.admin.store_checks import StoreChecks
 from polynya.base.errors import Unavailable
 from polynya.cli.storage.cluster_store import WholeStore, spelled_groups
 from polynya.cli.terminal import exits
-from polynya.cold import Collector, Verifier, verifier
+from polynya.cold import Collector, PackVerifier, verifier
 from polynya.front.http.protocol.extension import Request
 from polynya.stream.commands import PackWritten, ReleasePack
-from polynya.tiering.store_health import Patience
+from polynya.tiering.store_health import StorePatience
 
 NAMES = (A, "test/b", "test/c", "test/d", "test/e")
 
@@ -42,7 +42,7 @@ class Asked:
         assert self.world.store is not None
         store, groups = self.world.store.on(node.number, lambda verb, moment: False), node.engine.groups
         more = {"packs_prefix": "x/", "in_flight": set(), "owns_root": None, "sweep_deletes": False}
-        tier: Any = SimpleNamespace(verifier=Verifier(groups, store), collector=Collector(groups, store, COLLECT, **more))
+        tier: Any = SimpleNamespace(verifier=PackVerifier(groups, store), collector=Collector(groups, store, COLLECT, **more))
         self.checks[node.number, node.life] = StoreChecks(node.engine.service, tier)
 
     def asynchronous(self, seconds: float) -> Asked:
@@ -86,7 +86,9 @@ async def begun() -> tuple[World, Asked]:
 @pytest.fixture(autouse=True)
 def a_pack_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(verifier, "PART_PACKS", 1)
-    monkeypatch.setattr(sim_tier, "PATIENCE", Patience(persists=600.0))  # else who is refused hands over what it leads, and others look
+    monkeypatch.setattr(
+        sim_tier, "PATIENCE", StorePatience(persists=600.0)
+    )  # else who is refused hands over what it leads, and others look
     with chance_of(1):
         yield
 

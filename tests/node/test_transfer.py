@@ -12,7 +12,7 @@ from fake_disk import FakeDisk
 from google_crc32c import value as crc32c
 
 from polynya.base.errors import CorruptData
-from polynya.engine.snapshots.chain import Chain, hot_bytes_of
+from polynya.engine.snapshots.chain import SnapshotChain, hot_bytes_of
 from polynya.engine.snapshots.transfer import pack_transfer, unpack_transfer
 from polynya.replica.log import encode_command
 from polynya.stream.commands import Append, Batch, Create, Delete, Encoding
@@ -44,7 +44,7 @@ class Sender:
         count, streams = deltas.encode_streams(self.machine, iter(sorted(changes.streams)))
         head = deltas.encode_head(self.machine, changes, count, whole=False)
         self.store.write_delta(1, 1, self.index, [head, streams], base)
-        self.chain = Chain(tuple(self.store.links(1)), None, hot_bytes_of(self.machine))
+        self.chain = SnapshotChain(tuple(self.store.links(1)), None, hot_bytes_of(self.machine))
 
     def apply(self, command: Append | Create | Delete) -> None:
         self.index += 1

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raft_world import World
 
-from polynya.base.errors import Senseless
-from polynya.raft import Configuration, Effects, Entry, Kind, Raft, decode_message
+from polynya.base.errors import InvalidMessage
+from polynya.raft import Configuration, Effects, Entry, EntryKind, Raft, decode_message
 from polynya.raft.configuration import encode_configuration
 from polynya.raft.messages import TERM_STEP_MAX
 
@@ -47,7 +47,7 @@ def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
     for start in (b"", b"\x95\x01", b"\x99\x01\x01\x01\x01\x01\x01\x01\x01", bytes([0x95, 10, 1, 1, 1, 1])):
         try:
             decode_message(start + data)
-        except Senseless:
+        except InvalidMessage:
             pass
 
 
@@ -62,14 +62,14 @@ def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
         encode([1, 1, 2, 1, 3, -1, 0, 0, []]),
         encode([1, 1, 2, 1, 3, 2**63, 0, 0, []]),
         encode([1, 1, 2, 1, 3, 4, 4, 0, []]),  # follows what is later
-        encode([1, 1, 2, 1, 3, 4, 3, 0, [2, Kind.COMMAND, b""]]),  # terms fall
-        encode([1, 1, 2, 1, 3, 4, 3, 0, [2, Kind.COMMAND, b"", 3, Kind.COMMAND, b""]]),
-        encode([1, 1, 2, 1, 3, 4, 2, 0, [3, Kind.RESET, b""]]),  # would void the log at the next start
-        encode([1, 1, 2, 1, 3, 4, 2, 0, [3, Kind.DROPPED, b""]]),
+        encode([1, 1, 2, 1, 3, 4, 3, 0, [2, EntryKind.COMMAND, b""]]),  # terms fall
+        encode([1, 1, 2, 1, 3, 4, 3, 0, [2, EntryKind.COMMAND, b"", 3, EntryKind.COMMAND, b""]]),
+        encode([1, 1, 2, 1, 3, 4, 2, 0, [3, EntryKind.RESET, b""]]),  # would void the log at the next start
+        encode([1, 1, 2, 1, 3, 4, 2, 0, [3, EntryKind.DROPPED, b""]]),
         encode([1, 1, 2, 1, 3, 4, 2, 0, [3, 2**40, b""]]),
-        encode([1, 1, 2, 1, 3, 4, 2, 0, [-3, Kind.COMMAND, b""]]),
-        encode([1, 1, 2, 1, 3, 4, 2, 0, [3, Kind.CONFIGURATION, b"\x91"]]),
-        encode([1, 1, 2, 1, 3, 4, 2, 0, [3, Kind.CONFIGURATION, encode_configuration(Configuration(()))]]),
+        encode([1, 1, 2, 1, 3, 4, 2, 0, [-3, EntryKind.COMMAND, b""]]),
+        encode([1, 1, 2, 1, 3, 4, 2, 0, [3, EntryKind.CONFIGURATION, b"\x91"]]),
+        encode([1, 1, 2, 1, 3, 4, 2, 0, [3, EntryKind.CONFIGURATION, encode_configuration(Configuration(()))]]),
         encode([10, 1, 2, 1, 3, [9, 4, [[1]], 9, 1], 0, b"x"]),  # a snapshot of a later term
         encode([10, 1, 2, 1, 3, [9, 3, [[]], 9, 1], 0, b"x"]),
         encode([10, 1, 2, 1, 3, [9, 3, [[1]], 0, 1], 0, b""]),
@@ -78,7 +78,7 @@ def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
     ],
 )
 def test_what_no_member_can_say_is_refused_before_it_is_a_message(data: bytes) -> None:
-    with pytest.raises(Senseless):
+    with pytest.raises(InvalidMessage):
         decode_message(data)
 
 
@@ -99,7 +99,7 @@ def test_what_cannot_be_at_this_moment_changes_nothing() -> None:
         (follower, [3, by, to, 7, term, 0]),  # of another group
     ]:
         before = state_of(raft)
-        with pytest.raises(Senseless):
+        with pytest.raises(InvalidMessage):
             raft.step(decode_message(encode(message)), world.members[raft.node].now_ms)
         assert state_of(raft) == before
     assert leader.propose([Entry(b"on")], world.members[to].now_ms) is None
@@ -114,7 +114,7 @@ def test_no_numbers_of_whatever_message_end_a_member() -> None:
         for _ in range(60):
             try:
                 raft.step(decode_message(encode(any_message(chance, raft))), raft.now_ms + 1)
-            except Senseless:
+            except InvalidMessage:
                 pass
             raft.tick(raft.now_ms + chance.choice((0, 50, 1000)))
             live_through(raft)
@@ -160,7 +160,7 @@ def live_through(raft: Raft) -> None:
         for entry in effects.entries:
             FRAME.pack(entry.group, entry.kind, entry.term, entry.index)
         if effects.hard_state is not None:
-            FRAME.pack(1, Kind.HARD_STATE, effects.hard_state.term, effects.hard_state.vote)
+            FRAME.pack(1, EntryKind.HARD_STATE, effects.hard_state.term, effects.hard_state.vote)
         if effects.committed:
             raft.applied_to(effects.committed[-1].index)
         if effects.install is not None:

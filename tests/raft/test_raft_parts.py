@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polynya.base.errors import CorruptData, Senseless
+from polynya.base.errors import CorruptData, InvalidMessage
 from polynya.raft import (
     Append,
     Configuration,
     Entry,
+    EntryKind,
     HardState,
     Heartbeat,
     Identity,
-    Kind,
     Message,
     Raft,
     Recovery,
-    Restored,
+    RestoredMember,
     Role,
     Settings,
     Snapshot,
@@ -52,7 +52,7 @@ BIRTH = Snapshot(0, 0, Configuration((1, 2, 3)))
 
 
 def entry(index: int, term: int, payload: bytes = b"") -> Entry:
-    return Entry(payload, Kind.COMMAND, term, index, 1)
+    return Entry(payload, EntryKind.COMMAND, term, index, 1)
 
 
 # --- the log -----------------------------------------------------------------------------------------------------------------------
@@ -141,7 +141,8 @@ def test_a_target_of_a_change_is_put_in_order_or_refused() -> None:
 # --- messages ----------------------------------------------------------------------------------------------------------------------
 
 MESSAGES = [
-    (Append(2, 1, 7, 3, 9, 2, 8, [Entry(b"ab", Kind.COMMAND, 2, 10, 7), Entry(b"", Kind.NOOP, 3, 11, 7)]), "990102010703090208960201c40261620303c400"),
+    (Append(2, 1, 7, 3, 9, 2, 8, [Entry(b"ab", EntryKind.COMMAND, 2, 10, 7), Entry(b"", EntryKind.NOOP, 3, 11, 7)]),
+     "990102010703090208960201c40261620303c400"),
     (AppendAnswer(1, 2, 7, 3, 0, 9, 4, 1), "990201020703000904" + "01"),
     (Heartbeat(2, 1, 7, 3, 300, 5, True), "98030201070" + "3cd012c05c3"),
     (HeartbeatAnswer(1, 2, 7, 3, 5, 11, 10, False), "9904010207" + "03050b0ac2"),
@@ -169,7 +170,7 @@ def test_a_heartbeat_is_small() -> None:
 @pytest.mark.parametrize("block", [[2, 1], [2, 1, "text"], [4, 1, b""], [3, 1, b"", 2, 1, b""], [b"", 1, b""]])
 def test_a_block_that_is_none_is_refused(block: list[object]) -> None:
     data = msgspec.msgpack.encode([1, 2, 1, 7, 3, 9, 2, 8, block])
-    with pytest.raises(Senseless):
+    with pytest.raises(InvalidMessage):
         decode_message(data)
 
 
@@ -404,7 +405,9 @@ def test_a_snapshot_on_a_slow_way_is_sent_little_more_than_once(chunk_ms: int) -
 
 def test_a_snapshot_from_before_a_member_knew_who_belongs_to_its_group_can_be_sent() -> None:
     """One that was made anew, and taught from the first entry on, does not know whom the group began with: no entry says so. The first change tells."""
-    raft = Raft(Identity(1, 9, 5), Restored(Snapshot(0, 0, Configuration(())), HardState(learning=True)), Settings(), now_ms=1000, ready=[])
+    raft = Raft(
+        Identity(1, 9, 5), RestoredMember(Snapshot(0, 0, Configuration(())), HardState(learning=True)), Settings(), now_ms=1000, ready=[]
+    )
 
     def append(prev: int, entries: list[Entry]) -> None:
         for at, entry in enumerate(entries, prev + 1):
@@ -417,7 +420,7 @@ def test_a_snapshot_from_before_a_member_knew_who_belongs_to_its_group_can_be_se
     append(0, [Entry(b"a"), Entry(b"b")])
     raft.snapshotted(raft.snapshot_of(2, 100, 7), 3, 1000)
     changes = Configuration((1,), (), (9,)), Configuration((9,), (1,)), Configuration((9,))
-    append(2, [Entry(encode_configuration(each), Kind.CONFIGURATION) for each in changes])
+    append(2, [Entry(encode_configuration(each), EntryKind.CONFIGURATION) for each in changes])
     raft.step(TimeoutNow(9, 1, 1, 1), 1000)
     for _ in range(2):
         raft.persisted(raft.take().ticket, 1000)

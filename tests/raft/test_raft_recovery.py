@@ -8,8 +8,8 @@ from polynya.base.errors import CorruptData
 from polynya.raft import (
     Configuration,
     Entry,
+    EntryKind,
     HardState,
-    Kind,
     Recovery,
     Snapshot,
     decode_configuration,
@@ -24,7 +24,7 @@ LATER = Configuration((2, 3, 4), learners=(5,), readers=(6,))
 
 
 def entry(index: int, term: int = 1, configuration: Configuration | None = None) -> Entry:
-    kind = Kind.COMMAND if configuration is None else Kind.CONFIGURATION
+    kind = EntryKind.COMMAND if configuration is None else EntryKind.CONFIGURATION
     return Entry(b"" if configuration is None else encode_configuration(configuration), kind, term, index)
 
 

@@ -12,7 +12,7 @@ from sim_moves import Ear
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.service.api import Facts
-from polynya.service.stale_readers import Stranded
+from polynya.service.stale_readers import StaleReaders
 from polynya.stream.commands import Producer
 from polynya.stream.replies import Code
 
@@ -84,7 +84,7 @@ def test_a_live_reader_of_a_node_that_hears_no_leader_goes_on_by_the_third() -> 
         await asyncio.sleep(3)
         ears = {node.number: await attached(node) for node in world.alive()}
         leader, far, between = bridged(world)
-        strandeds = [Stranded(node.engine.service, node.forwarding) for node in (leader, far, between)]
+        strandeds = [StaleReaders(node.engine.service, node.forwarding) for node in (leader, far, between)]
         await leader.append(A, b"unheard;")
         await asyncio.sleep(3)
         for stranded in strandeds:
@@ -121,7 +121,7 @@ def test_a_group_that_leaves_while_nodes_are_asked_about_its_readers_is_passed_o
         ear = ears[far.number]
         await asyncio.sleep(3)
         assert not far.forwarding.knows(group)
-        stranded = Stranded(far.engine.service, far.forwarding)
+        stranded = StaleReaders(far.engine.service, far.forwarding)
         looking = asyncio.ensure_future(stranded.look())
         await asyncio.sleep(0)
         machine = far.engine.local.machines.pop(group)

@@ -11,7 +11,7 @@ from sim_cluster import GROUPS, Node, World
 from sim_loop import run_simulated
 
 from polynya.engine.append_origins import MANY
-from polynya.engine.leadership import PLACED_SECONDS, STAY_SECONDS, Leads
+from polynya.engine.leadership import PLACED_SECONDS, STAY_SECONDS, LeaderPlacement
 
 story = stories(led)
 
@@ -99,7 +99,7 @@ def test_a_group_that_comes_with_its_lead_was_put_there_though_it_was_not_here_b
     async def run() -> None:
         firsts = {1: 1, 2: 2}
         core: Any = SimpleNamespace(node=1, members={}, led=set(), on_leadership=[], first_of=firsts.__getitem__)
-        leads = Leads(core, SimpleNamespace(waiting_seconds=0.0))  # type: ignore[arg-type]
+        leads = LeaderPlacement(core, SimpleNamespace(waiting_seconds=0.0))  # type: ignore[arg-type]
         leads.placed_anew(firsts)
         assert not leads._placed, "what was chosen before the start holds nothing"
         firsts[2] = 1

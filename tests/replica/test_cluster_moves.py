@@ -11,7 +11,7 @@ from cluster_stories import A, stories
 from sim_cluster import Node, World
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.raft import Configuration, Refusal
+from polynya.raft import Configuration, ProposalRefused
 from polynya.raft.messages import Vote
 from polynya.service.api import Facts, LiveEvent
 from polynya.stream.replies import Code
@@ -194,7 +194,7 @@ async def test_a_leader_puts_nobody_in_who_has_just_left(world: World) -> None:
     await world.wait(lambda: leader.core.statuses()[group].settled)
     assert change(group, Configuration(voters)) is None
     await world.wait(lambda: leader.core.statuses()[group].settled)
-    assert change(group, Configuration(voters, (), (outsider.number,))) is Refusal.JUST_LEFT
+    assert change(group, Configuration(voters, (), (outsider.number,))) is ProposalRefused.JUST_LEFT
     await asyncio.sleep(1.1)
     assert change(group, Configuration(voters, (), (outsider.number,))) is None
 

@@ -11,7 +11,7 @@ from sim_loop import run_simulated
 
 from polynya.base import levels
 from polynya.base.errors import ConfigError, Unavailable
-from polynya.cluster.feature_level import Levels
+from polynya.cluster.feature_level import FeatureLevels
 from polynya.engine.storage import open_storage
 from polynya.stream.commands import Delete, Touch
 from polynya.stream.machine import Machine
@@ -45,7 +45,7 @@ def looked(world: World, announced: dict[int, int], known: Sequence[int] | None 
     """All nodes look once; the levels that they say they work at. `known`: the nodes of the cluster, as far as they have heard."""
     works_at: list[int] = []
     for node in world.alive():
-        Levels(node.core, lambda: world.voters if known is None else known, announced.__getitem__, works_at.append).look()
+        FeatureLevels(node.core, lambda: world.voters if known is None else known, announced.__getitem__, works_at.append).look()
     return works_at
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from toy_groups import ROUNDS_MAX, Toy, node
 
 from polynya.replica import zones
-from polynya.replica.planner import MOVES_AT_ONCE, READS_AT_ONCE, Change, is_read_as_it_should, may_have_work, moving, plan
+from polynya.replica.planner import MOVES_AT_ONCE, READS_AT_ONCE, ChangeVoters, is_read_as_it_should, may_have_work, moving, plan
 from polynya.stream.commands import NodeAdd, NodeAnnounce, NodePromote, NodeSet, NodeState, PlaceGroup, ReaderAdd, SetBalancing
 from polynya.stream.placement import META_GROUP
 
@@ -315,7 +315,7 @@ def test_a_read_replica_that_is_promoted_votes_in_groups_that_it_has_had() -> No
         read = set(reading(toy, 4))
         steps = toy.round()
         for step in steps:
-            if isinstance(step, Change) and 4 in step.configuration.learners:
+            if isinstance(step, ChangeVoters) and 4 in step.configuration.learners:
                 assert step.group in read, "what it has is not made anew"
         if not steps:
             break

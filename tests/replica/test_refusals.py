@@ -7,14 +7,14 @@ import asyncio
 import msgspec
 import pytest
 
-from polynya.cluster.operations import Acts
+from polynya.cluster.operations import ClusterOperations
 from polynya.front.http.api.cluster import ClusterRefused, NewNode
 from polynya.raft.configuration import Configuration
 from polynya.replica import refusals
-from polynya.replica.planner import Observed, Seen
+from polynya.replica.planner import ClusterObservation, GroupView
 from polynya.stream.commands import Command, GroupPlaced, NodeAdd, NodeAnnounce, NodeRecord, NodeSet, NodeState, PlaceGroup, ReaderAdd
 from polynya.stream.machine import Machine
-from polynya.stream.placement import Map, born
+from polynya.stream.placement import ClusterMap, born
 
 
 def node(number: int) -> NodeRecord:
@@ -35,19 +35,19 @@ class Town:
         return self
 
     @property
-    def map(self) -> Map:
+    def map(self) -> ClusterMap:
         assert self.machine.map is not None
         return self.machine.map
 
     @property
-    def seen(self) -> Observed:
+    def seen(self) -> ClusterObservation:
         up = frozenset(self.map.nodes) - self.down
         groups = {}
         for group, placement in self.map.groups.items():
             there = [each for each in placement.voters if each in up]
             if len(there) > len(placement.voters) // 2:
-                groups[group] = Seen(there[0], Configuration(placement.voters), True, frozenset(there))
-        return Observed(up, groups)
+                groups[group] = GroupView(there[0], Configuration(placement.voters), True, frozenset(there))
+        return ClusterObservation(up, groups)
 
 
 def test_three_nodes_with_three_replicas_cannot_lose_one() -> None:
@@ -141,7 +141,7 @@ def test_a_lead_goes_to_a_voter_that_is_there_and_has_all() -> None:
     assert refusals.transferring(town.map, town.seen, 1, voters[1]) == ""
     assert f"node {outside} has no vote in group 1" in refusals.transferring(town.map, town.seen, 1, outside)
     seen = town.seen
-    behind = Observed(seen.up, {**seen.groups, 1: msgspec.structs.replace(seen.groups[1], caught_up=frozenset([voters[0]]))})
+    behind = ClusterObservation(seen.up, {**seen.groups, 1: msgspec.structs.replace(seen.groups[1], caught_up=frozenset([voters[0]]))})
     assert "is behind in group 1" in refusals.transferring(town.map, behind, 1, voters[1])
     town.down.add(voters[1])
     assert "does not answer" in refusals.transferring(town.map, town.seen, 1, voters[1])
@@ -207,13 +207,13 @@ def test_a_read_replica_is_promoted_when_it_is_there_and_stays() -> None:
     assert "node 4 is leaving already; 'polynya cluster uncordon 4' first" in refusals.promoting(town.map, town.seen, 4)
 
 
-class Office(Acts):
+class Office(ClusterOperations):
     """What operators do to a town."""
 
     def __init__(self, town: Town) -> None:
         self.town, self._cluster_id = town, "c"
 
-    async def _see(self) -> tuple[Map, Observed]:
+    async def _see(self) -> tuple[ClusterMap, ClusterObservation]:
         return self.town.map, self.town.seen
 
     async def _write(self, command: Command) -> int:

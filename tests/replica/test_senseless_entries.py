@@ -10,9 +10,9 @@ from cluster_stories import A, led, stories
 from service_world import raw_batch
 from sim_cluster import Node, World
 
-from polynya.base.errors import OutcomeUnknown, PolynyaError, Senseless
+from polynya.base.errors import InvalidMessage, OutcomeUnknown, PolynyaError
 from polynya.base.levels import LEVEL
-from polynya.engine.entry_validation import Doubts
+from polynya.engine.entry_validation import EntryValidator
 from polynya.raft.messages import Append as AppendEntries
 from polynya.raft.messages import Entry
 from polynya.replica import log
@@ -62,7 +62,7 @@ NONSENSE: tuple[tuple[str, Command], ...] = (  # what ended followers, or would 
 
 @pytest.mark.parametrize("noise", NOISE, ids=range(len(NOISE)))
 def test_what_is_no_command_is_refused_when_it_is_read(noise: bytes) -> None:
-    doubts = Doubts()
+    doubts = EntryValidator()
     message = AppendEntries(1, 2, 3, 4, 0, 0, 0, [Entry(noise, 1, 4, 1, 3)])
     assert not doubts.accept(message, 0)
     sound = AppendEntries(1, 2, 3, 4, 0, 0, 0, [])
@@ -128,7 +128,7 @@ def test_a_leader_that_logs_nonsense_ends_no_follower_and_nothing_of_it_is_store
 async def test_nonsense_is_not_proposed(world: World, leader: Node) -> None:
     group, term = world.group_of(A), leader.core.term(world.group_of(A))
     for _, command in NONSENSE:
-        with pytest.raises(Senseless, match="is not proposed"):
+        with pytest.raises(InvalidMessage, match="is not proposed"):
             leader.core.propose(group, command, lambda answer: None)
     await leader.append(A, b"1;")
     assert leader.core.term(group) == term and await leader.read(A) == b"1;"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polynya.base.errors import CorruptData
-from polynya.replica import Entry, Group, Shard
+from polynya.replica import Group, PendingEntry, Shard
 from polynya.replica.log import decode_command, encode_command
 from polynya.stream.commands import Command, Create, Delete
 from polynya.stream.machine import Machine
@@ -19,8 +19,8 @@ def shard_of(*groups: int) -> Shard:
     return shard
 
 
-def entry_of(shard: Shard, group: int, command: Command) -> Entry:
-    entry = Entry(group, command, encode_command(command), None)
+def entry_of(shard: Shard, group: int, command: Command) -> PendingEntry:
+    entry = PendingEntry(group, command, encode_command(command), None)
     shard.number([entry])
     return entry
 

@@ -18,7 +18,7 @@ from polynya.service.api import Facts, Position, ReadQuery, Trimmed, TrimQuery
 from polynya.service.streams import rehydration
 from polynya.stream.commands import BucketRetention, Command, Evict, LinkSubscription, Producer, Retention, Return
 from polynya.stream.replies import Code, Done, Reply
-from polynya.subscriptions.links import Links
+from polynya.subscriptions.links import SubscriptionLinks
 from polynya.transport.link import FRAME_BYTES_MAX
 
 NAMES = [f"test/s{number}" for number in range(8)]
@@ -347,7 +347,11 @@ def test_a_new_subscription_watches_evicted_streams_too() -> None:
             assert (await world.service.call(group, link)).code == Code.OK
         assert not world.evicted
         assert await world.evict() == 0, "what a subscription watches stays"
-        found = [info for machine in world.local.machines.values() for info in await Links(world.service).page(_subscribed(), "", 100)]
+        found = [
+            info
+            for machine in world.local.machines.values()
+            for info in await SubscriptionLinks(world.service).page(_subscribed(), "", 100)
+        ]
         assert {info.name for info in found} == set(NAMES)
         assert {info.record for info in found} == {2}
 

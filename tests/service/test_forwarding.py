@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from polynya.base.errors import NotLeader, OutcomeUnknown, Senseless, Unavailable
+from polynya.base.errors import InvalidMessage, NotLeader, OutcomeUnknown, Unavailable
 from polynya.replica.log import decode_command, encode_command
 from polynya.service.routing import forwarding, messages
-from polynya.service.routing.forwarding import Forwarding, Place
-from polynya.service.routing.group_locations import BirthMap, Whereabouts
+from polynya.service.routing.forwarding import CoreAddress, Forwarding
+from polynya.service.routing.group_locations import BirthMap, GroupLocations
 from polynya.service.routing.relay import THROUGH
 from polynya.stream.commands import Acknowledge, AnyCommand, Append, Batch, Command
 from polynya.stream.replies import Code, Reply
@@ -38,13 +38,13 @@ class World:
         self.told: list[dict[int, int]] = []
         self.handlers: dict[int, Any] = {}
         self.forwarding = Forwarding(
-            Place(1, 0, 2, 4),
+            CoreAddress(1, 0, 2, 4),
             self,
             self,
             lambda group, command, done: self.here.append((group, _number_of(command), done)),
             stamped=lambda command: command,
             address=lambda node, core: node << 8 | core,
-            whereabouts=Whereabouts(1, BirthMap((1, 2, 3)), lambda node: node not in self.gone),
+            whereabouts=GroupLocations(1, BirthMap((1, 2, 3)), lambda node: node not in self.gone),
         )
 
     def leader_of(self, group: int) -> int:
@@ -481,7 +481,7 @@ def _refuse(*arguments: object) -> None:
 @pytest.mark.parametrize(("told", "sender"), [({1: 3}, 2 << 8), ({77: 3}, 1), ({-1: 2}, 1)])
 def test_who_leads_is_told_by_cores_of_this_node_alone_and_of_groups_that_there_are(told: dict[int, int], sender: int) -> None:
     async def work(world: World) -> None:
-        with pytest.raises(Senseless):
+        with pytest.raises(InvalidMessage):
             world.handlers[messages.LEADERS](messages.encode(told), None, sender)
         assert world.forwarding.leader_of(1) == 0
 
@@ -493,7 +493,7 @@ def test_what_is_passed_on_for_a_group_that_is_none_is_answered_and_what_names_n
         answers: list[Any] = []
         world.handlers[messages.PASS_ON](struct.pack("<HH", messages.PROPOSE, 60_000), answers.append, 2 << 8)
         assert [type(answer) for answer in answers] == [NotLeader]
-        with pytest.raises(Senseless):
+        with pytest.raises(InvalidMessage):
             world.handlers[messages.PASS_ON](b"\x01\x00", answers.append, 2 << 8)
 
     story(work)

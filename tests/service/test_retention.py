@@ -14,7 +14,7 @@ from service_world import Code, Node, World, name_in
 from polynya.objectstore import MemoryStore
 from polynya.service.api import Facts, Page, Position, ReadQuery, Refusal, Trimmed, TrimQuery
 from polynya.service.streams.retention import TrimCounters
-from polynya.service.streams.retention_job import Retainer
+from polynya.service.streams.retention_job import RetentionJob
 from polynya.stream.commands import Retention, SetRetention, TableCommit
 from polynya.stream.machine import Machine
 from polynya.stream.state import index
@@ -194,7 +194,7 @@ async def test_a_fork_that_outlives_its_past_lets_the_source_go(world: World) ->
 # --- retention ---------------------------------------------------------------------------------------------------------------------
 
 
-async def rounds(retainer: Retainer) -> None:
+async def rounds(retainer: RetentionJob) -> None:
     for _ in range(10):
         await retainer.run_once()
 

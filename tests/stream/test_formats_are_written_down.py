@@ -54,27 +54,27 @@ def test_part_is_in_the_page(kind: type) -> None:
         model.Stream,
         model.HotBatch,
         model.Pin,
-        model.Claim,
-        model.Front,
+        model.TableClaim,
+        model.StreamExtras,
         model.Evicted,
-        model.Held,
+        model.PackReference,
         model.Pack,
         tables.Table,
-        placement.Map,
+        placement.ClusterMap,
     ],
 )
 def test_state_is_in_the_page(kind: type) -> None:
     assert (kind.__name__, fields(kind)) in rows("group-state.md")
 
 
-@pytest.mark.parametrize("kind", [deltas.Head, deltas.Gone])
+@pytest.mark.parametrize("kind", [deltas.DeltaHead, deltas.Gone])
 def test_delta_is_in_the_page(kind: type) -> None:
     assert (kind.__name__, fields(kind)) in rows("group-state.md")
 
 
 @pytest.mark.parametrize(
-    "kind", [subscriptions_model.Subscription, subscriptions_model.Grave, subscriptions_model.Registration, subscriptions_model.Link]
+    "kind", [subscriptions_model.Subscription, subscriptions_model.Tombstone, subscriptions_model.Registration, subscriptions_model.Link]
 )
 def test_state_of_subscriptions_is_in_the_page(kind: type) -> None:
     assert (kind.__name__, fields(kind)) in rows("group-state.md")
-    assert ("Subscribed", fields(subscriptions_model.Image)) in rows("group-state.md")
+    assert ("Subscribed", fields(subscriptions_model.SubscriptionsImage)) in rows("group-state.md")

@@ -9,7 +9,7 @@ from stream_world import World, json_batch, raw_batch
 from polynya.base.names import group_of
 from polynya.cold.planner import cut_runs
 from polynya.stream.commands import Append, ClaimRanges, Create, Encoding, PinSource, PublishSlices, Trim
-from polynya.stream.read_plan import AT_BYTE, Refused, Want
+from polynya.stream.read_plan import AT_BYTE, ReadRefused, Want
 from polynya.stream.replies import Code
 from polynya.stream.rules.tables import lag_of
 from polynya.stream.state import index, record_gaps
@@ -62,7 +62,7 @@ class Holey:
         tail = (self.stream.next_record, self.stream.next_byte)
         while True:
             page = self.world.read(self.stream, Want(*at, bytes_max, True))
-            assert not isinstance(page, Refused)
+            assert not isinstance(page, ReadRefused)
             found += page[0]
             assert not page[0] or page[2] == behind[page[0].split(b",")[-2]]
             if page[2] == tail:

@@ -30,7 +30,7 @@ from polynya.stream.commands import (
     Trim,
     Unpin,
 )
-from polynya.stream.read_plan import AT_BYTE, Refused, Want
+from polynya.stream.read_plan import AT_BYTE, ReadRefused, Want
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.eviction import ghost_of, needed_by
 from polynya.stream.state.index import ENTRY_BYTES
@@ -327,18 +327,18 @@ class AgainstLists(RuleBasedStateMachine):
         if byte < bounds[known.first]:
             refused = self.world.read(stream, Want(*position, bytes_max, whole))
             if not at_byte or position[1] < bounds[known.first]:
-                assert refused == Refused(Code.TRIMMED, known.first, bounds[known.first])
+                assert refused == ReadRefused(Code.TRIMMED, known.first, bounds[known.first])
             return
         for _ in range(4):
             page = self.world.read(stream, Want(*position, bytes_max, whole))
-            assert not isinstance(page, Refused)
+            assert not isinstance(page, ReadRefused)
             payload, begin, end = page
             assert begin[1] == byte
             assert payload == everything[byte : end[1]]
             # The budget goes by the byte that was asked for, where the record's start is not known here.
             self.check_end(known, begin, end, (bytes_max + (0 if at_byte else max(0, position[1] - byte)), whole))
             position, byte = end, end[1]
-        assert isinstance(self.world.read(stream, Want(len(bounds), 0, bytes_max)), Refused)
+        assert isinstance(self.world.read(stream, Want(len(bounds), 0, bytes_max)), ReadRefused)
 
     def check_end(self, known: Naive, begin: tuple[int, int], end: tuple[int, int], limits: tuple[int, bool]) -> None:
         bounds = known.bounds
@@ -372,6 +372,6 @@ def test_a_wrong_step_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     group = group_of("docs/a", GROUPS)
     model.world.apply(group, Create("docs/a", 1, "type/0", Encoding.BYTES, batch=raw_batch(b"x" * 150_000)))
     page = model.world.read(model.stream("docs/a"), Want(0, 0, 30_000))
-    assert not isinstance(page, Refused)
+    assert not isinstance(page, ReadRefused)
     with pytest.raises(AssertionError):
         model.check_end(model.known["docs/a"], page[1], page[2], (30_000, False))

@@ -19,7 +19,7 @@ from polynya.stream.commands import (
     SetBalancing,
 )
 from polynya.stream.machine import Machine
-from polynya.stream.placement import Map, born, voters_wanted
+from polynya.stream.placement import ClusterMap, born, voters_wanted
 from polynya.stream.replies import Code, Reply
 
 
@@ -38,7 +38,7 @@ class Meta:
         return self.machine.apply(command)
 
     @property
-    def map(self) -> Map:
+    def map(self) -> ClusterMap:
         assert self.machine.map is not None
         return self.machine.map
 

@@ -25,7 +25,7 @@ from polynya.stream.commands import (
 )
 from polynya.stream.replies import Code
 from polynya.stream.snapshots.encode import decode_image, write_image
-from polynya.stream.snapshots.restore_history import UID_JUMP, Note, Survey, reborn
+from polynya.stream.snapshots.restore_history import UID_JUMP, StreamLoss, Survey, reborn
 from polynya.stream.state.record_gaps import JUMP
 from polynya.stream.subscriptions.rules import Event
 from polynya.stream.subscriptions.state import State
@@ -47,7 +47,7 @@ class Copied:
         for group in groups or self.world.machines:
             self.copies[group] = self.world.machines[group].snapshot()
 
-    def reborn(self) -> tuple[World, list[Note]]:
+    def reborn(self) -> tuple[World, list[StreamLoss]]:
         survey, notes, world = Survey(), [], World(GROUPS)
         for data in self.copies.values():
             survey.add(decode_image(data))

@@ -13,9 +13,9 @@ from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
 from polynya.stream.snapshots.encode import decode_image, write_image
 from polynya.stream.snapshots.restore_history import Survey, reborn
-from polynya.stream.snapshots.store_recovery import Piece, salvage, whole_again
+from polynya.stream.snapshots.store_recovery import UnnamedSlice, salvage, whole_again
 from polynya.stream.state import index
-from polynya.stream.state.model import Evicted, Front
+from polynya.stream.state.model import Evicted, StreamExtras
 from polynya.stream.state.record_gaps import JUMP
 
 NAMES = ["docs/a", "docs/b", "docs/c"]
@@ -39,7 +39,7 @@ class Lost:
     def __init__(self) -> None:
         self.world = World(1)
         self.copy = self.machine.snapshot()
-        self.pieces: dict[int, list[Piece]] = {}
+        self.pieces: dict[int, list[UnnamedSlice]] = {}
         self.count = 0
 
     @property
@@ -64,7 +64,7 @@ class Lost:
         elif stream is not None and stream.hot:
             first = not stream.cold
             cold = self.world.slice_of(stream, len(stream.hot), f"p{self.count}")
-            piece = Piece(stream.uid, cold, GROUP, stream.encoding, self.count, name if first else "", "text/plain" if first else "")
+            piece = UnnamedSlice(stream.uid, cold, GROUP, stream.encoding, self.count, name if first else "", "text/plain" if first else "")
             self.pieces.setdefault(stream.uid, []).append(piece)
             if what == "flush":  # else its publication is refused, or lost
                 self.world.apply(GROUP, PublishSlices(cold.pack, GROUP, 1, [(stream.uid, cold)]))
@@ -159,7 +159,7 @@ def test_an_evicted_stream_that_came_back_and_was_trimmed_goes_on_behind_the_tri
     lost.do("flush", "docs/a")
     image = decode_image(lost.copy)
     (whole,) = image.streams
-    ghost = msgspec.structs.replace(whole, cold=None, front=Front(evicted=Evicted(1, 0, 1, 0)))
+    ghost = msgspec.structs.replace(whole, cold=None, front=StreamExtras(evicted=Evicted(1, 0, 1, 0)))
     image.streams = [ghost]
     salvage(image, {uid: lost.pieces[uid][1:]})
     whole_again(image, whole, ghost)
@@ -206,7 +206,7 @@ def test_a_slice_of_a_lost_history_is_not_taken_for_what_came_instead() -> None:
     lost.do("append", "docs/a")
     lost.do("flush", "docs/a")
     old = ColdSlice(1, stream.hot[0].byte if stream.hot else 11, 5, 55, "old", 0, 55, 0)
-    lost.pieces[stream.uid].append(Piece(stream.uid, old, GROUP, 0, 1))
+    lost.pieces[stream.uid].append(UnnamedSlice(stream.uid, old, GROUP, 0, 1))
     machine, _ = lost.recovered()
     assert [each.record for each in machine.index_of(machine.streams["docs/a"])] == [0, 1 + JUMP]
 

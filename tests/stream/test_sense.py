@@ -14,13 +14,13 @@ import msgspec
 import pytest
 from test_commands_golden import BATCH, CONFIG, FORK, GOLDEN, NODE, PRODUCER, SLICE
 
-from polynya.base.errors import Senseless
+from polynya.base.errors import InvalidMessage
 from polynya.replica.log import decode_command, decode_heard, encode_command, encode_proposal
 from polynya.stream import commands as c
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
 from polynya.stream.sense import ROWS, SPANS, fault_of
-from polynya.wal import Journal, Kind
+from polynya.wal import FrameKind, Journal
 from polynya.wal.frames import SegmentHeader, parse_segment_header
 
 TESTS = Path(__file__).parents[1]
@@ -105,13 +105,13 @@ NONSENSE: list[tuple[c.Command, str]] = [
 
 @pytest.mark.parametrize(("command", "fault"), NONSENSE, ids=lambda value: type(value).__name__)
 def test_nonsense_is_neither_proposed_nor_taken(command: c.Command, fault: str) -> None:
-    with pytest.raises(Senseless, match=fault):
+    with pytest.raises(InvalidMessage, match=fault):
         encode_proposal(command)
     try:
         data = encode_command(command)
     except OverflowError:  # no log can hold such a number
         return
-    with pytest.raises((Senseless, msgspec.ValidationError)):
+    with pytest.raises((InvalidMessage, msgspec.ValidationError)):
         decode_heard(data)
 
 
@@ -180,7 +180,7 @@ def test_all_that_older_releases_committed_makes_sense(tmp_path: Path) -> None:
         header = parse_segment_header(next(data for data in files.values() if data.startswith(b"POLYNYAJ")))
         assert isinstance(header, SegmentHeader)
         journal = Journal.open(folder, journal_id=header.journal_id)
-        commands = [decode_command(frame.payload) for frame in journal.entries() if frame.kind == Kind.COMMAND]
+        commands = [decode_command(frame.payload) for frame in journal.entries() if frame.kind == FrameKind.COMMAND]
         journal.close()
         assert [fault for fault in map(fault_of, commands) if fault] == [], which
         kinds[which] = {type(command).__name__ for command in commands}

@@ -18,7 +18,7 @@ from polynya.cluster.certificates import make_authority, make_certificate, peer_
 from polynya.transport.dialing import Dialer, PeerTls
 from polynya.transport.handshake import LANE_ASK, MAGIC, PREAMBLE, Hello
 from polynya.transport.link import PROTOCOL_VERSION
-from polynya.transport.peer_listener import House
+from polynya.transport.peer_listener import ConnectionSet
 from polynya.transport.port import NodePort
 
 OWN = Hello(PROTOCOL_VERSION, PROTOCOL_VERSION, "c" * 32, 1, 4, 1, 0, 1, "s", "test")
@@ -110,7 +110,7 @@ def test_who_is_turned_away_at_the_door_takes_nobody_s_descriptor_along(tmp_path
     tls = peer_tls(tmp_path / "ca.crt", tmp_path / "node-1.crt", tmp_path / "node-1.key")
     listener = socket.create_server(("127.0.0.1", 0), backlog=64)
     listener.setblocking(False)
-    port = NodePort(House(), OWN, [2], listener=listener, directory=str(tmp_path), tls=tls)
+    port = NodePort(ConnectionSet(), OWN, [2], listener=listener, directory=str(tmp_path), tls=tls)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         opened = runner.run(visited(port, listener.getsockname()))
     null = os.stat(os.devnull)

@@ -15,7 +15,7 @@ from polynya.transport import Reply, address, backoff, keepalive, lane
 from polynya.transport.dialing import Dialer
 from polynya.transport.handshake import LANE_ASK, LANE_RAFT, MAGIC, PREAMBLE, Hello, encode_hello, judge
 from polynya.transport.lane import messages_of
-from polynya.transport.link import FRAME_BYTES_MAX, HEADER, Link, Type
+from polynya.transport.link import FRAME_BYTES_MAX, HEADER, FrameLink, FrameType
 
 run = asyncio.run
 
@@ -468,9 +468,9 @@ async def _refuse_as_removed(wrong, reader, writer):
     await reader.readexactly(PREAMBLE.size)
     told = Hello(4, 4, "c", 1, 4, 2, 0, 1, "life", removed=99)
     own = encode_hello(structs.replace(told, **wrong))
-    ends = Link(lambda: None, lambda *frame: None, lambda: None, checked=True)
+    ends = FrameLink(lambda: None, lambda *frame: None, lambda: None, checked=True)
     ends.connection_made(writer.transport)
-    ends.send(Type.REFUSED, len(own), 0, own + b"node 3 was removed from the cluster")
+    ends.send(FrameType.REFUSED, len(own), 0, own + b"node 3 was removed from the cluster")
     ends.flush()  # from Python 3.12 on the writer closes the connection when it goes
 
 
@@ -504,7 +504,7 @@ def _raw(port: int, data: bytes) -> bytes:
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         PREAMBLE.pack(MAGIC, 0, 7),
         PREAMBLE.pack(MAGIC, 0, LANE_RAFT) + b"\0" * 64,
-        PREAMBLE.pack(MAGIC, 0, LANE_ASK) + HEADER.pack(0, Type.CALL, ECHO, 1, 0),
+        PREAMBLE.pack(MAGIC, 0, LANE_ASK) + HEADER.pack(0, FrameType.CALL, ECHO, 1, 0),
     ],
 )
 def test_noise_at_the_peer_port_is_dropped(tmp_path, data):
@@ -520,16 +520,16 @@ def test_a_frame_that_was_damaged_on_its_way_is_not_taken(tmp_path):
     async def story():
         got: list[bytes] = []
         lost: list[bool] = []
-        sending = Link(lambda: None, lambda *frame: None, lambda: None, checked=True)
+        sending = FrameLink(lambda: None, lambda *frame: None, lambda: None, checked=True)
         sending.up = True
-        sending.send(Type.SEND, 1, 1, b"payload")
+        sending.send(FrameType.SEND, 1, 1, b"payload")
         wire = b"".join(sending._out)
         for position in range(len(wire)):
-            receiving = Link(lambda: None, lambda t, k, i, body: got.append(body), lambda: lost.append(True), checked=True)
+            receiving = FrameLink(lambda: None, lambda t, k, i, body: got.append(body), lambda: lost.append(True), checked=True)
             receiving.up = True
             receiving.data_received(wire[:position] + bytes([wire[position] ^ 0x10]) + wire[position + 1 :])
             assert not got
-        receiving = Link(lambda: None, lambda t, k, i, body: got.append(body), lambda: None, checked=True)
+        receiving = FrameLink(lambda: None, lambda t, k, i, body: got.append(body), lambda: None, checked=True)
         receiving.up = True
         receiving.data_received(wire)
         assert got == [b"payload"]

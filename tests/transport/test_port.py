@@ -10,7 +10,7 @@ import uvloop
 from two_nodes import Node, until
 
 from polynya.transport.handshake import LANE_ASK, MAGIC, PREAMBLE
-from polynya.transport.link import Link
+from polynya.transport.link import FrameLink
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
@@ -53,7 +53,7 @@ def test_a_connection_that_is_just_ending_may_be_asked_what_is_unsent():
             return None
 
     async def story():
-        link = Link(lambda: None, lambda *frame: None, lambda: None)
+        link = FrameLink(lambda: None, lambda *frame: None, lambda: None)
         link.transport = Ending()
         assert link.unsent == 7
 

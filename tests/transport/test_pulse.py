@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from polynya.transport.keepalive import MOVED_BYTES, SILENCE_SECONDS, Pulse
-from polynya.transport.link import Type
+from polynya.transport.keepalive import MOVED_BYTES, SILENCE_SECONDS, Keepalive
+from polynya.transport.link import FrameType
 
 TICK = 0.25
 
@@ -17,7 +17,7 @@ class Wire:
         self.rate = MOVED_BYTES
 
     def send(self, type_: int, kind: int, ident: int, body: bytes) -> None:
-        assert type_ == Type.PING
+        assert type_ == FrameType.PING
         self.give(20)
 
     def give(self, size: int) -> None:
@@ -31,7 +31,7 @@ class Wire:
         self.unsent -= min(self.unsent, self.rate)
 
 
-def ticks_until_lost(wire: Wire, pulse: Pulse, begin: int) -> tuple[int, int]:
+def ticks_until_lost(wire: Wire, pulse: Keepalive, begin: int) -> tuple[int, int]:
     """How many ticks it lasts, and how many of them say that much is taken."""
     taking = 0
     for tick in range(begin, begin + 1000):
@@ -44,13 +44,13 @@ def ticks_until_lost(wire: Wire, pulse: Pulse, begin: int) -> tuple[int, int]:
 
 
 def test_a_kernel_that_takes_pings_for_a_process_that_stands_still_is_no_life():
-    wire, pulse = Wire(), Pulse()
+    wire, pulse = Wire(), Keepalive()
     pulse.begin(0.0)
     assert ticks_until_lost(wire, pulse, 1) == (SILENCE_SECONDS / TICK, 0)
 
 
 def test_a_link_on_which_much_moves_is_kept_until_it_stops():
-    wire, pulse = Wire(), Pulse()
+    wire, pulse = Wire(), Keepalive()
     pulse.begin(0.0)
     wire.give(100 * MOVED_BYTES)
     lasted, taking = ticks_until_lost(wire, pulse, 1)
@@ -58,7 +58,7 @@ def test_a_link_on_which_much_moves_is_kept_until_it_stops():
 
 
 def test_what_moves_too_slowly_keeps_the_link_and_tells_nobody_to_wait():
-    wire, pulse = Wire(), Pulse()
+    wire, pulse = Wire(), Keepalive()
     pulse.begin(0.0)
     wire.rate = MOVED_BYTES // 2
     wire.give(100 * MOVED_BYTES)
@@ -67,7 +67,7 @@ def test_what_moves_too_slowly_keeps_the_link_and_tells_nobody_to_wait():
 
 
 def test_what_is_given_while_nothing_is_taken_is_no_life():
-    wire, pulse = Wire(), Pulse()
+    wire, pulse = Wire(), Keepalive()
     pulse.begin(0.0)
     wire.rate = 0
     wire.give(100 * MOVED_BYTES)

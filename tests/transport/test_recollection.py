@@ -7,13 +7,13 @@ import asyncio
 from msgspec import structs
 from two_nodes import Node, two_nodes, until
 
-from polynya.transport import Hello, Recollection, address
+from polynya.transport import Hello, PeerJournalPositions, address
 
 ABOUT = Hello(4, 4, "c", 1, 4, 2, 0, 1, "life", journal=77, opened=100, life=1)
 
 
-def known(synced: int = 500) -> Recollection:
-    found = Recollection()
+def known(synced: int = 500) -> PeerJournalPositions:
+    found = PeerJournalPositions()
     found.greet(ABOUT)
     found.hear(address(2, 0), ABOUT.journal, synced)
     return found
@@ -54,7 +54,7 @@ def test_what_a_journal_that_was_lost_had_said_is_not_asked_of_the_new_one() -> 
 
 def test_a_greeting_of_a_life_that_is_over_and_comes_late_makes_no_older_copy_of_the_one_that_lives() -> None:
     """As where this node stood still meanwhile: the life before was short, and has written nothing, or its journal is lost."""
-    found = Recollection()
+    found = PeerJournalPositions()
     living = comes(opened=100)
     for late in (ABOUT, structs.replace(ABOUT, journal=76, opened=5, life=3)):
         found.greet(living)
@@ -67,7 +67,7 @@ def test_a_greeting_of_a_life_that_is_over_and_comes_late_makes_no_older_copy_of
 
 
 def test_what_was_heard_is_known_in_the_next_life() -> None:
-    before, found = known(), Recollection()
+    before, found = known(), PeerJournalPositions()
     assert before.dirty
     found.take(before.give())
     assert found.lacks(comes(opened=499)) and not found.lacks(comes())

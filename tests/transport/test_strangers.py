@@ -13,13 +13,13 @@ import msgspec
 import pytest
 from two_nodes import each_loop, impatient, one_way, until  # noqa: F401 the fixtures
 
-from polynya.base.errors import Senseless
+from polynya.base.errors import InvalidMessage
 from polynya.transport import Hello
 from polynya.transport.handshake import LANE_ASK, MAGIC, PREAMBLE, encode_hello
-from polynya.transport.link import FRAME_BYTES_MAX, HEADER, HELLO_BYTES_MAX, Link, Type
-from polynya.transport.peer_listener import Guest, House
+from polynya.transport.link import FRAME_BYTES_MAX, HEADER, HELLO_BYTES_MAX, FrameLink, FrameType
+from polynya.transport.peer_listener import ConnectionSet, InboundConnection
 from polynya.transport.port import NodePort
-from polynya.transport.unauthenticated import ARRIVALS_MAX, STRANGERS_MAX, TICKS_MAX, Strangers
+from polynya.transport.unauthenticated import ARRIVALS_MAX, STRANGERS_MAX, TICKS_MAX, UnauthenticatedConnections
 
 run = asyncio.run
 pytestmark = pytest.mark.usefixtures("each_loop", "impatient")
@@ -31,7 +31,7 @@ NUMBERS = (0, 1, 2, 255, 2**16 - 1, 2**31, 2**32 - 1)
 class Wire:
     """What a link has instead of a connection."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: FrameLink) -> None:
         self.link, self.sent, self.ended = link, b"", False
         link.connection_made(self)  # type: ignore[arg-type]
 
@@ -56,7 +56,7 @@ class Wire:
 
 
 def frame(type_: int, kind: int, ident: int, body: bytes, *, length: int | None = None, crc: int | None = None) -> bytes:
-    sender = Link(lambda: None, lambda *given: None, lambda: None, checked=True)
+    sender = FrameLink(lambda: None, lambda *given: None, lambda: None, checked=True)
     wire = Wire(sender)
     sender.send(type_, kind, ident, body)
     sender.flush()
@@ -64,26 +64,26 @@ def frame(type_: int, kind: int, ident: int, body: bytes, *, length: int | None 
     return HEADER.pack(len(body) if length is None else length, type_, kind, ident, whole[4] if crc is None else crc) + body
 
 
-def guest_of(house: House, *, greeted: bool = True) -> tuple[Guest, Wire]:
+def guest_of(house: ConnectionSet, *, greeted: bool = True) -> tuple[InboundConnection, Wire]:
     listener: Any = None
     port = NodePort(house, OWN, [2], listener=listener, directory="", tls=None)
     stranger, _ = port._strangers.enter("10.0.0.9")
-    guest = Guest(house, lambda *given: port._greet(stranger, *given), checked=True)
+    guest = InboundConnection(house, lambda *given: port._greet(stranger, *given), checked=True)
     wire = Wire(guest.link)
     if greeted:
-        guest.link.data_received(frame(Type.HELLO, 0, 0, encode_hello(OTHER)))
+        guest.link.data_received(frame(FrameType.HELLO, 0, 0, encode_hello(OTHER)))
         assert guest.core == 2 << 8
     return guest, wire
 
 
 def test_noise_from_a_seed_ends_its_own_connection_and_nothing_else(caplog):
     async def story():
-        house = House()
+        house = ConnectionSet()
         house.handlers[1] = lambda body, reply, sender: reply(body)
         house.stream_handlers[1] = lambda body, push, sender: push.item(body)
 
         def hear(sender: int, body: bytes) -> None:
-            raise Senseless("it says what cannot be")
+            raise InvalidMessage("it says what cannot be")
 
         house.on_raft = hear
         still, kept = guest_of(house)
@@ -123,21 +123,21 @@ def noise(chance: random.Random) -> bytes:
 @pytest.mark.parametrize(
     "data",
     [
-        HEADER.pack(2**32 - 1, Type.HELLO, 0, 0, 0),
-        HEADER.pack(HELLO_BYTES_MAX + 1, Type.HELLO, 0, 0, 0),
-        HEADER.pack(1 << 20, Type.CALL, 1, 1, 0),
+        HEADER.pack(2**32 - 1, FrameType.HELLO, 0, 0, 0),
+        HEADER.pack(HELLO_BYTES_MAX + 1, FrameType.HELLO, 0, 0, 0),
+        HEADER.pack(1 << 20, FrameType.CALL, 1, 1, 0),
     ],
 )
 def test_who_has_not_said_hello_may_say_little(data):
     async def story():
-        guest, wire = guest_of(House(), greeted=False)
+        guest, wire = guest_of(ConnectionSet(), greeted=False)
         guest.link.data_received(data)
         assert wire.ended
-        guest, wire = guest_of(House())
-        guest.link.data_received(HEADER.pack(FRAME_BYTES_MAX, Type.CALL, 1, 1, 0))
+        guest, wire = guest_of(ConnectionSet())
+        guest.link.data_received(HEADER.pack(FRAME_BYTES_MAX, FrameType.CALL, 1, 1, 0))
         assert not wire.ended
         guest.link.data_received(b"x" * 100)
-        assert guest.link.awaited == Type.CALL
+        assert guest.link.awaited == FrameType.CALL
 
     run(story())
 
@@ -148,8 +148,8 @@ UNREADABLE = (b"\xc1", b"\xa3\xff\xff\xff", b"\x9b\x01\x03\xa1\xff", b"\x91" * 5
 @pytest.mark.parametrize("body", UNREADABLE)
 def test_a_greeting_that_cannot_be_read_is_refused_in_words(body: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async def story():
-        guest, wire = guest_of(House(), greeted=False)
-        guest.link.data_received(frame(Type.HELLO, 0, 0, body))
+        guest, wire = guest_of(ConnectionSet(), greeted=False)
+        guest.link.data_received(frame(FrameType.HELLO, 0, 0, body))
         assert wire.ended and guest.core < 0
 
     run(story())
@@ -159,11 +159,11 @@ def test_a_greeting_that_cannot_be_read_is_refused_in_words(body: bytes, caplog:
 @pytest.mark.parametrize("body", UNREADABLE)
 def test_a_question_that_cannot_be_read_is_answered_and_logged_in_a_line(body: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async def story():
-        house = House()
+        house = ConnectionSet()
         house.handlers[1] = lambda body, reply, sender: msgspec.msgpack.decode(body, type=Hello)
         house.stream_handlers[1] = lambda body, push, sender: msgspec.msgpack.decode(body, type=Hello)
         guest, wire = guest_of(house)
-        for type_ in (Type.CALL, Type.OPEN):
+        for type_ in (FrameType.CALL, FrameType.OPEN):
             guest.link.data_received(frame(type_, 1, type_, body))
         guest.link.flush()
         assert not wire.ended and b"cannot read that message" in wire.sent
@@ -176,10 +176,10 @@ def test_a_question_that_cannot_be_read_is_answered_and_logged_in_a_line(body: b
 def test_what_another_pushes_and_nobody_can_read_ends_its_connection_alone(body: bytes) -> None:
     async def story():
         lost: list[str] = []
-        link = Link(lambda: None, lambda *what: msgspec.msgpack.decode(what[3], type=Hello), lambda: lost.append("lost"), checked=True)
+        link = FrameLink(lambda: None, lambda *what: msgspec.msgpack.decode(what[3], type=Hello), lambda: lost.append("lost"), checked=True)
         link.complain = lost.append
         wire = Wire(link)
-        link.data_received(frame(Type.ITEM, 0, 1, body))
+        link.data_received(frame(FrameType.ITEM, 0, 1, body))
         assert wire.ended and lost[0].startswith("what a frame says cannot be read") and lost[1:] == ["lost"]
 
     run(story())
@@ -187,22 +187,22 @@ def test_what_another_pushes_and_nobody_can_read_ends_its_connection_alone(body:
 
 def test_a_subscription_that_is_there_is_not_opened_again():
     async def story():
-        house, gone = House(), []
+        house, gone = ConnectionSet(), []
 
         def hold(body: bytes, push: Any, sender: int) -> None:
             push.on_cancel = lambda: gone.append(body)
 
         house.stream_handlers[1] = hold
         guest, wire = guest_of(house)
-        guest.link.data_received(frame(Type.OPEN, 1, 7, b"first"))
-        guest.link.data_received(frame(Type.OPEN, 1, 7, b"second"))
+        guest.link.data_received(frame(FrameType.OPEN, 1, 7, b"first"))
+        guest.link.data_received(frame(FrameType.OPEN, 1, 7, b"second"))
         assert wire.ended and gone == [b"first"]
 
     run(story())
 
 
 def test_strangers_are_few_for_a_short_while_and_keep_nobody_out():
-    strangers, dropped = Strangers(), []
+    strangers, dropped = UnauthenticatedConnections(), []
     for number in range(STRANGERS_MAX + 10):
         crowd, _ = strangers.enter("10.0.0.1")
         crowd.drop = lambda number=number: dropped.append(number)

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from polynya.base.errors import CorruptData, NotLeader, OutcomeUnknown, Unavailable
-from polynya.transport import Push, Reply, Transport, backoff, link, peer, peer_listener, transport
-from polynya.transport.link import HEADER, PROTOCOL_VERSION, Type
+from polynya.transport import PushStream, Reply, Transport, backoff, link, peer, peer_listener, transport
+from polynya.transport.link import HEADER, PROTOCOL_VERSION, FrameType
 
 ECHO, HOLD, FAIL, COUNT = 1, 2, 3, 4
 
@@ -344,7 +344,7 @@ def test_an_answer_too_large_is_an_error_and_not_the_end_of_the_connection(tmp_p
 
 
 def test_a_subscription_gets_everything_in_order_then_its_end(tmp_path):
-    def count(body: bytes, push: Push, core: int) -> None:
+    def count(body: bytes, push: PushStream, core: int) -> None:
         for number in range(int(body)):
             push.item(b"%d" % number)
         push.end()
@@ -366,10 +366,10 @@ def test_a_subscription_gets_everything_in_order_then_its_end(tmp_path):
 def test_a_cancelled_subscription_is_silent_and_told_to_the_other_side(tmp_path):
     async def story():
         async with pair(tmp_path) as (asking, answering):
-            pushes: list[Push] = []
+            pushes: list[PushStream] = []
             cancelled: list[bool] = []
 
-            def serve(body: bytes, push: Push, core: int) -> None:
+            def serve(body: bytes, push: PushStream, core: int) -> None:
                 push.on_cancel = lambda: cancelled.append(True)
                 pushes.append(push)
 
@@ -395,7 +395,7 @@ def test_a_broken_connection_ends_subscriptions_on_both_sides(tmp_path):
         async with pair(tmp_path) as (asking, answering):
             cancelled: list[bool] = []
 
-            def serve(body: bytes, push: Push, core: int) -> None:
+            def serve(body: bytes, push: PushStream, core: int) -> None:
                 push.on_cancel = lambda: cancelled.append(True)
                 push.item(b"first")
 
@@ -418,17 +418,17 @@ def test_a_subscriber_that_does_not_read_is_cut(tmp_path, monkeypatch):
 
     async def story():
         async with pair(tmp_path) as (_, answering):
-            pushes: list[Push] = []
+            pushes: list[PushStream] = []
             cancelled: list[bool] = []
 
-            def serve(body: bytes, push: Push, core: int) -> None:
+            def serve(body: bytes, push: PushStream, core: int) -> None:
                 push.on_cancel = lambda: cancelled.append(True)
                 pushes.append(push)
 
             answering.on_stream(COUNT, serve)
             reader = socket.socket(socket.AF_UNIX)
             reader.connect(str(tmp_path / "core-1.sock"))
-            reader.sendall(head(1, Type.HELLO, PROTOCOL_VERSION, 7) + b"s" + head(0, Type.OPEN, COUNT, 1))
+            reader.sendall(head(1, FrameType.HELLO, PROTOCOL_VERSION, 7) + b"s" + head(0, FrameType.OPEN, COUNT, 1))
             await until(lambda: pushes)
             for _ in range(200):
                 pushes[0].item(bytes(1 << 16))
@@ -451,16 +451,16 @@ def _drops(directory: os.PathLike[str], data: bytes) -> bytes:
         return got
 
 
-HELLO = head(1, Type.HELLO, PROTOCOL_VERSION, 7) + b"s"
+HELLO = head(1, FrameType.HELLO, PROTOCOL_VERSION, 7) + b"s"
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        head(1, Type.HELLO, PROTOCOL_VERSION, 7) + b"t",  # another start of the node
-        head(1, Type.HELLO, PROTOCOL_VERSION + 1, 7) + b"s" + HELLO,
-        head(0, Type.CALL, ECHO, 1),  # no hello
-        HELLO + head(link.FRAME_BYTES_MAX + 1, Type.CALL, ECHO, 1),
+        head(1, FrameType.HELLO, PROTOCOL_VERSION, 7) + b"t",  # another start of the node
+        head(1, FrameType.HELLO, PROTOCOL_VERSION + 1, 7) + b"s" + HELLO,
+        head(0, FrameType.CALL, ECHO, 1),  # no hello
+        HELLO + head(link.FRAME_BYTES_MAX + 1, FrameType.CALL, ECHO, 1),
         HELLO + head(0, 200, ECHO, 1),
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
     ],
@@ -482,7 +482,7 @@ def test_frames_in_any_pieces_are_the_same_frames(frames, data):
         stream = b"".join(head(len(body), type_, kind, ident) + body for type_, kind, ident, body in frames)
         cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
         got: list[tuple[int, int, int, bytes]] = []
-        receiver = link.Link(lambda: None, lambda *frame: got.append(frame), lambda: None)
+        receiver = link.FrameLink(lambda: None, lambda *frame: got.append(frame), lambda: None)
         receiver.up = True
         for begin, end in pairwise([0, *cuts, len(stream)]):
             if end > begin:
@@ -495,9 +495,9 @@ def test_frames_in_any_pieces_are_the_same_frames(frames, data):
 def test_a_large_frame_in_small_pieces_is_not_copied_each_time():
     async def story():
         got: list[int] = []
-        receiver = link.Link(lambda: None, lambda type_, kind, ident, body: got.append(len(body)), lambda: None)
+        receiver = link.FrameLink(lambda: None, lambda type_, kind, ident, body: got.append(len(body)), lambda: None)
         receiver.up = True
-        receiver.data_received(head(32 << 20, Type.CALL, 1, 1))
+        receiver.data_received(head(32 << 20, FrameType.CALL, 1, 1))
         for _ in range(2 << 10):
             receiver.data_received(bytes(16 << 10))
         assert got == [32 << 20]

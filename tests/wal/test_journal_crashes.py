@@ -12,7 +12,7 @@ from journal_lives import Life, lives
 
 from polynya.base.errors import CorruptData
 from polynya.wal import Journal
-from polynya.wal.writer import Writer
+from polynya.wal.writer import SegmentWriter
 
 
 @settings(max_examples=150, deadline=None)
@@ -51,16 +51,16 @@ def no_cut(disk: FakeDisk, patch: pytest.MonkeyPatch) -> None:
 
 
 def no_sync_before_next_segment(disk: FakeDisk, patch: pytest.MonkeyPatch) -> None:
-    whole = Writer._write_part
+    whole = SegmentWriter._write_part
 
-    def lazy(self: Writer, part: object) -> None:
+    def lazy(self: SegmentWriter, part: object) -> None:
         sync, self._sync = self._sync, nothing  # type: ignore[method-assign]
         try:
             whole(self, part)  # type: ignore[arg-type]
         finally:
             self._sync = sync  # type: ignore[method-assign]
 
-    patch.setattr(Writer, "_write_part", lazy)
+    patch.setattr(SegmentWriter, "_write_part", lazy)
 
 
 def boastful_mark(disk: FakeDisk, patch: pytest.MonkeyPatch) -> None:

@@ -12,14 +12,14 @@ from fake_disk import FakeDisk
 from google_crc32c import value
 
 from polynya.base.errors import ConfigError, CorruptData
-from polynya.wal import DiskFull, Snapshot, SnapshotStore
+from polynya.wal import DiskFull, SnapshotFile, SnapshotStore
 from polynya.wal.scratch import BLOCK_BYTES
-from polynya.wal.snapshots import HEADER_BYTES, Link, pack_header
+from polynya.wal.snapshots import HEADER_BYTES, SnapshotLink, pack_header
 
 FOLDER = Path("/snapshots")
 
 
-def newest(store: SnapshotStore) -> dict[int, Snapshot]:
+def newest(store: SnapshotStore) -> dict[int, SnapshotFile]:
     """Of each group with a single file."""
     found = {}
     for group in store.groups():
@@ -32,7 +32,7 @@ def test_the_newest_of_each_group_is_kept_and_the_older_ones_go(tmp_path: Path) 
     assert newest(store) == {}
     for group, index, body in ((1, 5, b"a"), (2, 9, b""), (1, 70, b"b" * 3_000_000), (11, 1, b"c")):
         store.write(group, 3, index, body)
-    expected = {1: Snapshot(1, 3, 70, b"b" * 3_000_000), 2: Snapshot(2, 3, 9, b""), 11: Snapshot(11, 3, 1, b"c")}
+    expected = {1: SnapshotFile(1, 3, 70, b"b" * 3_000_000), 2: SnapshotFile(2, 3, 9, b""), 11: SnapshotFile(11, 3, 1, b"c")}
     assert newest(store) == expected
     (tmp_path / "s" / "g00001-00000000000000000099.snap.tmp").write_bytes(b"half")
     assert newest(SnapshotStore(tmp_path / "s")) == expected
@@ -46,7 +46,7 @@ def test_the_newest_of_each_group_is_kept_and_the_older_ones_go(tmp_path: Path) 
 def test_golden_header() -> None:
     golden = "504f4c594e5941530100000001000000030000004cbb719a05000000000000004d00000000000000" + "00" * 8
     golden += "050000000000000000000000bb475d21"
-    assert pack_header(Link(3, 5, 77, 5, value(b"hello"))).hex() == golden
+    assert pack_header(SnapshotLink(3, 5, 77, 5, value(b"hello"))).hex() == golden
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
@@ -67,7 +67,7 @@ def test_fail_the_nth_call_until_it_passes(error: int) -> None:
             failed = disk.failed_call
             disk.power_cut(some)
             found = newest(SnapshotStore(FOLDER, files=disk))
-            assert found[1] == Snapshot(1, 1, 20, b"new") or (not written and found[1] == Snapshot(1, 1, 10, b"old"))
+            assert found[1] == SnapshotFile(1, 1, 20, b"new") or (not written and found[1] == SnapshotFile(1, 1, 10, b"old"))
             SnapshotStore(FOLDER, files=disk).write(1, 1, 20, b"new")  # a repeat is harmless
         if not failed:
             break
@@ -81,7 +81,7 @@ def test_a_full_disk_is_named_and_leaves_the_old_one() -> None:
     for _ in range(3):
         with pytest.raises(DiskFull, match="no room for a snapshot"):
             store.write(1, 1, 20, bytes(1000))
-    assert newest(store) == {1: Snapshot(1, 1, 10, b"old")} and len(disk.files) == 1
+    assert newest(store) == {1: SnapshotFile(1, 1, 10, b"old")} and len(disk.files) == 1
 
 
 def test_damage_anywhere_is_corruption_even_when_an_older_one_is_there() -> None:
@@ -102,7 +102,7 @@ def test_damage_anywhere_is_corruption_even_when_an_older_one_is_there() -> None
         inode.cached[:] = (sound + b"x")[:length]
         with pytest.raises(CorruptData):
             newest(store)
-    inode.cached[:] = pack_header(Link(2, 1, 20, 5, value(b"newer"))) + b"newer"
+    inode.cached[:] = pack_header(SnapshotLink(2, 1, 20, 5, value(b"newer"))) + b"newer"
     with pytest.raises(CorruptData, match="snapshot of group 2 at 20 under another name"):
         newest(store)
 
@@ -113,7 +113,7 @@ def test_a_newer_format_and_an_unknown_kind_are_named() -> None:
     store.write(1, 1, 10, b"x")
     (inode,) = disk.files.values()
     for at, number, error, text in ((8, 2, ConfigError, "snapshot format 2"), (12, 3, CorruptData, "kind 3")):
-        header = bytearray(pack_header(Link(1, 1, 10, 1, value(b"x"))))
+        header = bytearray(pack_header(SnapshotLink(1, 1, 10, 1, value(b"x"))))
         header[at] = number
         header[HEADER_BYTES - 4 :] = value(bytes(header[: HEADER_BYTES - 4])).to_bytes(4, "little")
         inode.cached[:] = header + b"x"
@@ -121,12 +121,12 @@ def test_a_newer_format_and_an_unknown_kind_are_named() -> None:
             newest(store)
 
 
-def body_of(parts: list[Snapshot]) -> bytes:
+def body_of(parts: list[SnapshotFile]) -> bytes:
     """As deltas that are appended to a base would be merged."""
     return b"".join(part.body for part in parts)
 
 
-def join(parts: Sequence[Snapshot]) -> bytes:
+def join(parts: Sequence[SnapshotFile]) -> bytes:
     return body_of(list(parts))
 
 
@@ -137,18 +137,18 @@ def test_a_chain_is_read_from_its_root_and_folded() -> None:
     store.write_delta(1, 1, 20, [b"b", b"c"], 10)
     store.write_delta(1, 2, 30, [b"d"], 20)
     chain = [
-        Snapshot(1, 1, 10, b"a"),
-        Snapshot(1, 1, 20, b"bc", delta=True, base=10),
-        Snapshot(1, 2, 30, b"d", delta=True, base=20),
+        SnapshotFile(1, 1, 10, b"a"),
+        SnapshotFile(1, 1, 20, b"bc", delta=True, base=10),
+        SnapshotFile(1, 2, 30, b"d", delta=True, base=20),
     ]
     assert SnapshotStore(FOLDER, files=disk).chain(1) == chain
-    assert store.fold(1, 2, join) == Link(1, 2, 30, 3, value(b"bcd"), delta=True, base=10)
-    assert store.chain(1) == [chain[0], Snapshot(1, 2, 30, b"bcd", delta=True, base=10)] and len(disk.files) == 2
+    assert store.fold(1, 2, join) == SnapshotLink(1, 2, 30, 3, value(b"bcd"), delta=True, base=10)
+    assert store.chain(1) == [chain[0], SnapshotFile(1, 2, 30, b"bcd", delta=True, base=10)] and len(disk.files) == 2
     store.fold(1, 2, join)
-    assert store.chain(1) == [Snapshot(1, 2, 30, b"abcd")] and len(disk.files) == 1
+    assert store.chain(1) == [SnapshotFile(1, 2, 30, b"abcd")] and len(disk.files) == 1
     store.write_delta(1, 2, 40, [b"e"], 30)
     store.write_delta(1, 2, 50, [b"all"], 0)
-    assert store.chain(1) == [Snapshot(1, 2, 50, b"all", delta=True)] and len(disk.files) == 1
+    assert store.chain(1) == [SnapshotFile(1, 2, 50, b"all", delta=True)] and len(disk.files) == 1
     assert store.chain(2) == [] and store.groups() == [1]
 
 

@@ -24,7 +24,7 @@ QUEUE_MAX = 10_000  # acts that wait for the disk; what is over is counted and s
 log = logging.getLogger("polynya.audit")
 
 
-class Act(msgspec.Struct, frozen=True, omit_defaults=True):
+class AuditEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line. `who` is a token's id and name, a user of this machine, or what else did it; `outcome` a status, an error code or `ok`."""
 
     time: str
@@ -36,10 +36,10 @@ class Act(msgspec.Struct, frozen=True, omit_defaults=True):
     request_id: str = ""
 
 
-def act(name: str, target: str, who: str, remote: str = "", outcome: str = "ok", request_id: str = "") -> Act:
+def act(name: str, target: str, who: str, remote: str = "", outcome: str = "ok", request_id: str = "") -> AuditEntry:
     """Of now."""
     moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return Act(moment, name, target, who, remote, outcome, request_id)
+    return AuditEntry(moment, name, target, who, remote, outcome, request_id)
 
 
 class AuditFile:
@@ -50,7 +50,7 @@ class AuditFile:
         self.path = self._folder / "audit.jsonl"
         self._bytes_max, self._files_max = bytes_max, files_max
 
-    def write(self, *acts: Act) -> None:
+    def write(self, *acts: AuditEntry) -> None:
         """Raises OSError."""
         lines = b"".join(msgspec.json.encode(each) + b"\n" for each in acts)
         with locked(self._folder, "audit.lock"):
@@ -95,7 +95,7 @@ class AuditLog:
         self.lost = 0  # acts without a line, as too many were waiting
         self.written = 0
         self._file = file
-        self._queue: queue.Queue[Act | None] = queue.Queue(QUEUE_MAX)
+        self._queue: queue.Queue[AuditEntry | None] = queue.Queue(QUEUE_MAX)
         self._thread = threading.Thread(target=self._write_loop, name="audit", daemon=True)
         self._thread.start()
 

@@ -23,7 +23,7 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response
 from polynya.front.http.protocol.json_bodies import read_json
 from polynya.objectstore import NotFound, ObjectStore, StoreUnavailable, check_key, check_prefix
-from polynya.service.assembly import Engine
+from polynya.service.assembly import CoreRuntime
 from polynya.service.routing.service import NodeService
 from polynya.tiering.tier import Tier
 
@@ -37,17 +37,17 @@ READ_BYTES_MAX = 8 << 20
 _BYTES = "application/octet-stream"
 
 
-class CaptureQuestion(msgspec.Struct, forbid_unknown_fields=True):
+class CaptureRequest(msgspec.Struct, forbid_unknown_fields=True):
     group: Annotated[int, msgspec.Meta(ge=0)]
 
 
-class PartQuestion(msgspec.Struct):
+class PartRequest(msgspec.Struct):
     group: int
     token: str
     offset: int
 
 
-class Part(msgspec.Struct, array_like=True):
+class CapturedPart(msgspec.Struct, array_like=True):
     """Nothing: it is not held any more."""
 
     data: bytes | None
@@ -87,13 +87,13 @@ class _Held:
 class Backups:
     """One per core; any core answers for any."""
 
-    def __init__(self, start: CoreStart, engine: Engine, tier: Tier | None) -> None:
+    def __init__(self, start: CoreStart, engine: CoreRuntime, tier: Tier | None) -> None:
         self._start, self._engine, self._tier = start, engine, tier
         self._service: NodeService = engine.service
         self._held: dict[str, _Held] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._service.serve(CAPTURE, CaptureQuestion, Captured, self._capture)
-        self._service.serve(PART, PartQuestion, Part, self._part)
+        self._service.serve(CAPTURE, CaptureRequest, Captured, self._capture)
+        self._service.serve(PART, PartRequest, CapturedPart, self._part)
 
     async def handle(self, request: Request) -> Response:
         """`request.segments` are those behind `/v1/admin/backup`. Raises `Failure`, Unavailable."""
@@ -120,12 +120,12 @@ class Backups:
     # --- groups ----------------------------------------------------------------------------------------------------------------
 
     async def _answer_capture(self, request: Request) -> Response:
-        asked = read_json(request.body or b"{}", CaptureQuestion)
+        asked = read_json(request.body or b"{}", CaptureRequest)
         if asked.group > self._start.groups:
             raise Failure("INVALID_REQUEST", f"the groups are 0 to {self._start.groups}")
         return Response(200, msgspec.json.encode(await self._service.at_home(asked.group, CAPTURE, asked, self._capture)))
 
-    async def _capture(self, question: CaptureQuestion) -> Captured:
+    async def _capture(self, question: CaptureRequest) -> Captured:
         """Everything that was acknowledged before this was asked is in it."""
         service, number = self._service, question.group
         await service.local.linearize(number)
@@ -155,21 +155,21 @@ class Backups:
         group, offset = _number(request, "group"), _number(request, "offset")
         if group > self._start.groups:
             raise Failure("INVALID_REQUEST", f"the groups are 0 to {self._start.groups}")
-        question = PartQuestion(group, request.query.get("token", ""), offset)
-        part: Part = await self._service.at_home(group, PART, question, self._part)
+        question = PartRequest(group, request.query.get("token", ""), offset)
+        part: CapturedPart = await self._service.at_home(group, PART, question, self._part)
         if part.data is None:
             raise Failure("NOT_FOUND", "this capture is not held any more: capture the group again")
         return Response(200, part.data, _BYTES)
 
-    async def _part(self, question: PartQuestion) -> Part:
+    async def _part(self, question: PartRequest) -> CapturedPart:
         held = self._held.get(question.token)
         if held is None or held.group != question.group:
-            return Part(None)
+            return CapturedPart(None)
         self._keep(question.token)
         data = held.read(question.offset, PART_BYTES)
         if question.offset + len(data) >= held.size:
             self._forget(question.token)  # who did not get this answer captures again
-        return Part(data)
+        return CapturedPart(data)
 
     def _keep(self, token: str) -> None:
         if token in self._timers:

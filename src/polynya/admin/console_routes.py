@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polynya.console.assets import Answer, Assets, to_folder
+from polynya.console.assets import AssetResponse, Assets, to_folder
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Handler, Request, Response
 
@@ -35,5 +35,5 @@ def console_mounts() -> dict[str, Handler]:
     return {PREFIX: console}
 
 
-def _response(answer: Answer) -> Response:
+def _response(answer: AssetResponse) -> Response:
     return Response(answer.status, answer.body, answer.content_type, answer.headers)

@@ -26,7 +26,7 @@ TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HealthResponse(msgspec.Struct, frozen=True):
     """What a front sends. Never to be cached."""
 
     status: int
@@ -43,7 +43,7 @@ class Finding(msgspec.Struct, array_like=True, frozen=True):
     fatal: bool = True
 
 
-class Heart:
+class LoopMonitor:
     """Measures how late the loop is: it should beat every `BEAT_SECONDS`."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Health:
         self._transport = transport
         self._checks: list[tuple[str, Check, bool]] = []
         self.nodes: Callable[[], dict[int, str]] = dict  # of the cluster, and where clients reach them
-        self.heart = Heart()
+        self.heart = LoopMonitor()
         self.registry = Registry()
         self.registry.add(process_samples)
         self.registry.add(self.heart.samples)
@@ -98,14 +98,14 @@ class Health:
         """A check whose reason is told, but keeps no traffic away: the node does what it can."""
         self._checks.append((name, check, False))
 
-    def livez(self) -> Answer:
+    def livez(self) -> HealthResponse:
         """Whether this core's loop turns: a restart helps if not."""
         late = self.heart.late()
         if late > STALL_SECONDS:
-            return Answer(503, TEXT, f"the loop of core {self._start.core} stood still for {late:.0f} s\n".encode())
-        return Answer(200, TEXT, b"ok\n")
+            return HealthResponse(503, TEXT, f"the loop of core {self._start.core} stood still for {late:.0f} s\n".encode())
+        return HealthResponse(200, TEXT, b"ok\n")
 
-    async def readyz(self, *, verbose: bool) -> Answer:
+    async def readyz(self, *, verbose: bool) -> HealthResponse:
         """Whether the whole node may get traffic; `verbose` lists every check with its reason, and what is unsafe."""
         findings = await self._findings()
         failed = [finding for finding in findings if finding.reason is not None and finding.fatal]
@@ -113,9 +113,9 @@ class Health:
         lines = [f"[{_mark(finding)}] core {finding.core} {finding.name}: {finding.reason or 'ok'}" for finding in shown]
         lines += [f"[!] {line}" for line in self._start.config.unsafe if verbose]
         lines.append("not ready" if failed else "ready")
-        return Answer(503 if failed else 200, TEXT, ("\n".join(lines) + "\n").encode())
+        return HealthResponse(503 if failed else 200, TEXT, ("\n".join(lines) + "\n").encode())
 
-    async def health(self) -> Answer:
+    async def health(self) -> HealthResponse:
         """The same for programs: one JSON object."""
         findings = await self._findings()
         failed, warned = (
@@ -128,9 +128,9 @@ class Health:
         )
         status = "fail" if failed else "warn" if warned else "pass"
         body = {"status": status, "version": __version__, "failed": failed, "warnings": warned, "unsafe": self._start.config.unsafe}
-        return Answer(503 if failed else 200, JSON, msgspec.json.encode(body))
+        return HealthResponse(503 if failed else 200, JSON, msgspec.json.encode(body))
 
-    def node(self, *, near: bool = False) -> Answer:
+    def node(self, *, near: bool = False) -> HealthResponse:
         """`/v1/node`: who this is, and where its other ports are. `near`: asked on the admin port of this machine, which is then told
         instead of the one that others reach."""
         start = self._start
@@ -151,13 +151,13 @@ class Health:
             "objects": start.config.cold.backend,
             "unsafe": start.config.unsafe,
         }
-        return Answer(200, JSON, msgspec.json.encode(body))
+        return HealthResponse(200, JSON, msgspec.json.encode(body))
 
-    async def metrics(self) -> Answer:
+    async def metrics(self) -> HealthResponse:
         """`/metrics` of the whole node."""
         others = await self._ask(KIND_SAMPLES)
         told = [msgspec.msgpack.decode(body, type=Samples) for body in others.values() if isinstance(body, bytes)]
-        return Answer(200, CONTENT_TYPE, render(merge([self.registry.read(), *told])))
+        return HealthResponse(200, CONTENT_TYPE, render(merge([self.registry.read(), *told])))
 
     async def _findings(self) -> list[Finding]:
         findings = self._own_findings()

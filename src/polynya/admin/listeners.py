@@ -13,8 +13,8 @@ from polynya.admin import metric_sources
 from polynya.admin.access_keeper import Keeper
 from polynya.admin.backup_routes import Backups
 from polynya.admin.console_routes import console_handlers, console_mounts
-from polynya.admin.health import Answer, Health
-from polynya.admin.sql_worker import Questions
+from polynya.admin.health import Health, HealthResponse
+from polynya.admin.sql_worker import SqlWorker
 from polynya.admin.store_checks import StoreChecks
 from polynya.base.limits import MIB, TOKEN_NAME_BYTES_MAX
 from polynya.config.core_start import CoreStart
@@ -27,7 +27,7 @@ from polynya.front.http.api.sql import PATH as SQL_PATH
 from polynya.front.http.api.sql import QuestionRoute
 from polynya.front.http.api.tables import ReadObject, TableRoutes
 from polynya.front.http.api.tokens import TokenRoutes
-from polynya.front.http.auth.authorization import Entrance
+from polynya.front.http.auth.authorization import Authorizer
 from polynya.front.http.protocol.cors import Cors
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Handler, Request, Response
@@ -49,7 +49,7 @@ BASE_ADMIN_ACTS = ("flush", "store")  # below ADMIN, what the base port serves t
 ADMIN_BODY_BYTES_MAX = 4 * MIB
 
 
-class Behind(NamedTuple):
+class Backends(NamedTuple):
     """What the routes lead to, beside streams."""
 
     tables: Tables
@@ -61,14 +61,14 @@ class Behind(NamedTuple):
     hosts: Callable[[], Collection[str]]  # of the cluster's nodes
 
 
-class Doors:
+class Listeners:
     """The fronts of one core."""
 
     def __init__(
         self,
         start: CoreStart,
         service: NodeService,
-        behind: Behind,
+        behind: Backends,
         health: Health,
         keeper: Keeper,
     ) -> None:
@@ -76,7 +76,7 @@ class Doors:
         self._health = health
         self._audit = keeper.audit.record
         routes = TableRoutes(behind.tables, _store_ref(start), service.now_ms, behind.read_object)
-        questions = Questions(start.config)
+        questions = SqlWorker(start.config)
         clients = shares(raise_limit(), cores=start.cores, nodes=len(start.config.cluster.nodes))
         settings = HttpSettings(
             long_poll_seconds=start.config.long_poll_timeout,
@@ -137,8 +137,8 @@ class Doors:
     def _fronts(self) -> list[HttpFront]:
         return [front for front in (self.base, self.admin, self.far_admin) if front is not None]
 
-    def _entrance(self, access: Access | None, *, admin_only: bool = False) -> Entrance | None:
-        return None if access is None else Entrance(access, audit=self._audit, admin_only=admin_only, cores=self._start.cores)
+    def _entrance(self, access: Access | None, *, admin_only: bool = False) -> Authorizer | None:
+        return None if access is None else Authorizer(access, audit=self._audit, admin_only=admin_only, cores=self._start.cores)
 
     def _audited(self, act_of: ActOf, handler: Handler) -> Handler:
         """Notes the requests that are acts, whatever became of them."""
@@ -268,7 +268,7 @@ def _table_handler(route: Callable[[Request], Awaitable[tuple[int, Any]]]) -> Ha
     return handle
 
 
-def _admin_handler(routes: TableRoutes, service: NodeService, tokens: TokenRoutes, behind: Behind) -> Handler:
+def _admin_handler(routes: TableRoutes, service: NodeService, tokens: TokenRoutes, behind: Backends) -> Handler:
     """`/v1/admin/tables/…` for drivers; `/v1/admin/store/…` and `/v1/admin/backup/…` for operators; `/v1/admin/tokens` and `/v1/admin/jwts`;
     `POST /v1/admin/flush?prefix=`: what is hot becomes cold before this answers."""
     tables = _table_handler(routes.admin)
@@ -292,7 +292,7 @@ def _admin_handler(routes: TableRoutes, service: NodeService, tokens: TokenRoute
     return handle
 
 
-def _response(answer: Answer) -> Response:
+def _response(answer: HealthResponse) -> Response:
     return Response(answer.status, answer.body, answer.content_type, (("Cache-Control", "no-store"),))
 
 

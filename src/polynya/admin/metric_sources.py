@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from polynya.engine.replicated import ReplicatedCore
-from polynya.engine.standalone import Core
+from polynya.engine.replicated import ReplicatedEngine
+from polynya.engine.standalone import StandaloneEngine
 from polynya.front.http.server import HttpFront
 from polynya.observability.metrics import Samples, label
 from polynya.service.streams.local import LocalGroups
@@ -107,7 +107,7 @@ def counted(counters: object, names: Mapping[str, str]) -> Callable[[], Samples]
     return read
 
 
-def of_core(core: Core | ReplicatedCore) -> Callable[[], Samples]:
+def of_core(core: StandaloneEngine | ReplicatedEngine) -> Callable[[], Samples]:
     """The turn loop and its journal."""
     turns = counted(core.counters, TURNS)
 

@@ -25,7 +25,7 @@ GRACE_SECONDS = 5.0  # for the interpreter to start and to say what it found
 STDERR_BYTES = 2000
 
 
-class Questions:
+class SqlWorker:
     """Of one core; `polynya.front.http.api.sql.Answerer`."""
 
     def __init__(self, config: Config) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from polynya.base.errors import NotLeader, Unavailable
 from polynya.base.names import spelled_name
-from polynya.cold import Part, Swept
+from polynya.cold import Swept, VerifiedPart
 from polynya.front.http.api.tables import ReadObject
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response
@@ -33,20 +33,20 @@ _Group = Annotated[int, msgspec.Meta(ge=0)]
 _Groups = Annotated[list[_Group], msgspec.Meta(min_length=1)]
 
 
-class SharesQuestion(msgspec.Struct, forbid_unknown_fields=True):
+class SharesRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Of these groups (null: of all)."""
 
     groups: list[_Group] | None = None
 
 
-class VerifyQuestion(msgspec.Struct, forbid_unknown_fields=True):
+class VerifyRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Of the packs of `groups` behind `after`."""
 
     groups: _Groups
     after: str = ""
 
 
-class SweepQuestion(msgspec.Struct, forbid_unknown_fields=True):
+class SweepRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Orphans of `groups` that are older than `grace_seconds` (null: as the background sweep has it)."""
 
     groups: _Groups
@@ -54,7 +54,7 @@ class SweepQuestion(msgspec.Struct, forbid_unknown_fields=True):
     grace_seconds: Annotated[int, msgspec.Meta(ge=GRACE_SECONDS_MIN)] | None = None
 
 
-class SettleQuestion(msgspec.Struct):
+class SettleRequest(msgspec.Struct):
     """Packs of the group `home` that `group` has not let go of, as far as is known there."""
 
     group: int
@@ -68,9 +68,9 @@ class StoreChecks:
     def __init__(self, service: NodeService, tier: Tier | None) -> None:
         self._service = service
         self._tier = tier
-        service.serve(VERIFY, VerifyQuestion, Part, self._verify)
-        service.serve(SWEEP, SweepQuestion, Swept, self._sweep)
-        service.serve(SETTLE, SettleQuestion, None, self._settle)
+        service.serve(VERIFY, VerifyRequest, VerifiedPart, self._verify)
+        service.serve(SWEEP, SweepRequest, Swept, self._sweep)
+        service.serve(SETTLE, SettleRequest, None, self._settle)
         if tier is not None:
             tier.collector.elsewhere = self._ask_to_settle
 
@@ -96,7 +96,7 @@ class StoreChecks:
         return Response(200, msgspec.json.encode(await answer(request.body or b"{}")))
 
     async def _answer_shares(self, body: bytes) -> dict[str, Any]:
-        service, asked = self._service, self._read(body, SharesQuestion)
+        service, asked = self._service, self._read(body, SharesRequest)
         shares: dict[tuple[int, int], list[int]] = {}
         leaderless: dict[str, list[int]] = {}
         for group in range(service.groups + 1) if asked.groups is None else asked.groups:
@@ -110,8 +110,8 @@ class StoreChecks:
         }
 
     async def _answer_verify(self, body: bytes) -> dict[str, Any]:
-        asked = self._read(body, VerifyQuestion)
-        part: Part = await self._service.at_home(asked.groups[0], VERIFY, asked, self._verify)
+        asked = self._read(body, VerifyRequest)
+        part: VerifiedPart = await self._service.at_home(asked.groups[0], VERIFY, asked, self._verify)
         faults = [
             {"pack": fault.pack, "kind": fault.kind, "streams": [spelled_name(name) for name in fault.streams]} for fault in part.faults
         ]
@@ -120,7 +120,7 @@ class StoreChecks:
         return {"left": part.left, "next": after, **shown}
 
     async def _answer_sweep(self, body: bytes) -> dict[str, Any]:
-        asked = self._read(body, SweepQuestion)
+        asked = self._read(body, SweepRequest)
         swept: Swept = await self._service.at_home(asked.groups[0], SWEEP, asked, self._sweep)
         return {
             "left": swept.left,
@@ -131,19 +131,19 @@ class StoreChecks:
             "deleted": swept.deleted,
         }
 
-    async def _verify(self, question: VerifyQuestion) -> Part:
+    async def _verify(self, question: VerifyRequest) -> VerifiedPart:
         tier, before = self._of(question.groups), dict(self._service.local.led)
         if left := self._moved(question.groups, before):
-            return Part(left=left)
+            return VerifiedPart(left=left)
         try:
             await self._service.local.linearize_all(question.groups)  # who led until just now names packs that are deleted
             part = await tier.verifier.verify(question.after, question.groups)
         except StoreUnavailable as fault:
             raise Unavailable(f"the object store cannot be read: {fault}") from None
         left = self._moved(question.groups, before)
-        return Part(left=left) if left else part
+        return VerifiedPart(left=left) if left else part
 
-    async def _sweep(self, question: SweepQuestion) -> Swept:
+    async def _sweep(self, question: SweepRequest) -> Swept:
         tier, before = self._of(question.groups), dict(self._service.local.led)
         if left := self._moved(question.groups, before):
             return Swept([], left=left)
@@ -157,9 +157,9 @@ class StoreChecks:
         return Swept([], left=left) if left and not swept.deleted else swept
 
     async def _ask_to_settle(self, group: int, home: int, packs: list[str]) -> None:
-        await self._service.at_home(group, SETTLE, SettleQuestion(group, home, packs), self._settle)
+        await self._service.at_home(group, SETTLE, SettleRequest(group, home, packs), self._settle)
 
-    async def _settle(self, question: SettleQuestion) -> None:
+    async def _settle(self, question: SettleRequest) -> None:
         await self._of([question.group]).collector.settle(question.group, question.home, question.packs)
 
     def _moved(self, groups: list[int], before: Mapping[int, Machine]) -> list[int]:

@@ -18,7 +18,7 @@ _KEY = re.compile(r"(\d{20})/(\d{5})/(\d{20})-(\d{20})", re.ASCII)
 _MARK = re.compile(r"(\d{20})/whole\.json", re.ASCII)
 
 
-class Whole(msgspec.Struct, frozen=True):
+class CompleteMark(msgspec.Struct, frozen=True):
     """The mark of a history: its groups have copies here, or were empty when it was written."""
 
     cluster: str
@@ -27,7 +27,7 @@ class Whole(msgspec.Struct, frozen=True):
     format: int = 1
 
 
-class Copy(msgspec.Struct, frozen=True, order=True):
+class StateCopy(msgspec.Struct, frozen=True, order=True):
     """Where a copy is. The one with the largest index is the newest."""
 
     group: int
@@ -45,7 +45,7 @@ def key_of(cluster: str, history: int, header: Header) -> str:
     return f"{folder_of(cluster, history)}{header.group:05d}/{header.index:020d}-{header.term:020d}"
 
 
-async def mark(store: ObjectStore, whole: Whole) -> None:
+async def mark(store: ObjectStore, whole: CompleteMark) -> None:
     """Repeating it is fine. Raises StoreUnavailable."""
     with suppress(AlreadyExists):  # of another release
         await put_again(store, folder_of(whole.cluster, whole.history) + MARK, msgspec.json.encode(whole))
@@ -64,22 +64,22 @@ async def forget_older(store: ObjectStore, place: tuple[str, int], header: Heade
     await store.delete(old)
 
 
-async def ahead(store: ObjectStore, place: tuple[str, int], indexes: Mapping[int, int]) -> Copy | None:
+async def ahead(store: ObjectStore, place: tuple[str, int], indexes: Mapping[int, int]) -> StateCopy | None:
     """One of a later index than these of its group, if there is any. Raises StoreUnavailable."""
     root = f"{place[0]}/copies/"
     async for info in store.list(folder_of(*place)):
         match = _KEY.fullmatch(info.key.removeprefix(root))
         if match is not None and int(match[3]) > indexes.get(int(match[2]), sys.maxsize):
-            return Copy(int(match[2]), int(match[3]), int(match[4]), info.key, info.size)
+            return StateCopy(int(match[2]), int(match[3]), int(match[4]), info.key, info.size)
     return None
 
 
-async def newest(store: ObjectStore, cluster: str) -> tuple[Whole, dict[int, Copy]]:
+async def newest(store: ObjectStore, cluster: str) -> tuple[CompleteMark, dict[int, StateCopy]]:
     """The newest history that a recovery can begin with, and the newest copy of each group that has one. Raises ConfigError when there is
     none, StoreUnavailable."""
     root = f"{cluster}/copies/"
     histories: list[int] = []
-    found: dict[int, dict[int, Copy]] = {}
+    found: dict[int, dict[int, StateCopy]] = {}
     async for info in store.list(root):
         name = info.key.removeprefix(root)
         if match := _MARK.fullmatch(name):
@@ -87,15 +87,15 @@ async def newest(store: ObjectStore, cluster: str) -> tuple[Whole, dict[int, Cop
         elif match := _KEY.fullmatch(name):
             history, group, index, term = map(int, match.groups())
             copies = found.setdefault(history, {})
-            copies[group] = max(copies.get(group, Copy(group, -1, 0, "", 0)), Copy(group, index, term, info.key, info.size))
+            copies[group] = max(copies.get(group, StateCopy(group, -1, 0, "", 0)), StateCopy(group, index, term, info.key, info.size))
     if not histories:
         raise ConfigError("the object store holds no copies of the groups' states: nothing can be recovered from it alone")
     history = max(histories)
-    whole = msgspec.json.decode(await store.get(f"{folder_of(cluster, history)}{MARK}"), type=Whole)
+    whole = msgspec.json.decode(await store.get(f"{folder_of(cluster, history)}{MARK}"), type=CompleteMark)
     return whole, found.get(history, {})
 
 
-async def read(store: ObjectStore, copy: Copy) -> GroupFile:
+async def read(store: ObjectStore, copy: StateCopy) -> GroupFile:
     """Raises CorruptData, StoreUnavailable."""
     try:
         return parse(await store.get(copy.key), copy.group)

@@ -20,7 +20,7 @@ from polynya.objectstore import NotFound, ObjectInfo
 READ_BYTES = 8 << 20
 
 
-class Reading(Protocol):
+class RepositoryReader(Protocol):
     """What is read of a place; errors as of an `ObjectStore`."""
 
     async def get(self, key: str) -> bytes: ...
@@ -32,7 +32,7 @@ class Reading(Protocol):
     async def close(self) -> None: ...
 
 
-class Shelf(Protocol):
+class Repository(Protocol):
     """Where a backup is written."""
 
     async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str: ...
@@ -136,7 +136,7 @@ class _Joined(io.RawIOBase):
         return b"".join(found)
 
 
-async def backups_on(shelf: Reading) -> list[Manifest]:
+async def backups_on(shelf: RepositoryReader) -> list[Manifest]:
     """The whole backups of a place, the oldest first, but for what is deleted meanwhile. Raises CorruptData, StoreUnavailable."""
     found = []
     async for info in shelf.list("backups/"):
@@ -147,7 +147,7 @@ async def backups_on(shelf: Reading) -> list[Manifest]:
     return sorted(found, key=lambda each: each.id)
 
 
-async def read_manifest(shelf: Reading, backup: str) -> Manifest:
+async def read_manifest(shelf: RepositoryReader, backup: str) -> Manifest:
     """Raises ConfigError when there is no such backup, CorruptData."""
     try:
         return await _manifest(shelf, backup)
@@ -155,7 +155,7 @@ async def read_manifest(shelf: Reading, backup: str) -> Manifest:
         raise ConfigError(f"there is no backup {backup} there") from None
 
 
-async def _manifest(shelf: Reading, backup: str) -> Manifest:
+async def _manifest(shelf: RepositoryReader, backup: str) -> Manifest:
     try:
         manifest = decode(await shelf.get(f"{folder_of(backup)}/{MANIFEST}"))
     except CorruptData as error:
@@ -165,7 +165,7 @@ async def _manifest(shelf: Reading, backup: str) -> Manifest:
     return manifest
 
 
-async def chosen(shelf: Reading, backup: str = "") -> Manifest:
+async def chosen(shelf: RepositoryReader, backup: str = "") -> Manifest:
     """The named backup, or the newest. Raises ConfigError, CorruptData, StoreUnavailable."""
     if backup:
         return await read_manifest(shelf, backup)
@@ -177,7 +177,7 @@ async def chosen(shelf: Reading, backup: str = "") -> Manifest:
     return await read_manifest(shelf, whole[-1])
 
 
-async def parts_of(shelf: Reading, name: str, size: int, crc: int) -> AsyncIterator[bytes]:
+async def parts_of(shelf: RepositoryReader, name: str, size: int, crc: int) -> AsyncIterator[bytes]:
     """The parts of a file, in order. Raises CorruptData, naming it, when they are not what was written; StoreUnavailable."""
     found_crc = found = number = 0
     while found < size:
@@ -194,7 +194,7 @@ async def parts_of(shelf: Reading, name: str, size: int, crc: int) -> AsyncItera
         raise CorruptData(f"{name} is damaged: its checksum is wrong")
 
 
-async def part_of(shelf: Reading, name: str, number: int) -> bytes:
+async def part_of(shelf: RepositoryReader, name: str, number: int) -> bytes:
     """Raises CorruptData when it is not there."""
     key = f"{name}/{number:05d}"
     try:

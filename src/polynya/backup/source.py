@@ -40,7 +40,7 @@ class Captured(msgspec.Struct, frozen=True):
     hot_bytes: int
 
 
-class Source(Protocol):
+class BackupSource(Protocol):
     """All raise Unavailable, or what means that asking makes no sense."""
 
     async def about(self) -> About: ...

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 import msgspec
 
 from polynya.backup.manifest import Manifest
-from polynya.backup.repository import Reading
+from polynya.backup.repository import RepositoryReader
 from polynya.backup.verifying import read_group
 from polynya.base.errors import CorruptData
 from polynya.objectstore import NotFound
@@ -24,7 +24,7 @@ from polynya.wire.pack import parse_slice
 MACHINES_MAX = 2  # in memory: a fork's group and that of its source
 
 
-class Piece(msgspec.Struct, frozen=True, gc=False):
+class BackupPiece(msgspec.Struct, frozen=True, gc=False):
     """What came in one append, or as much of it as is kept. Of JSON each record has its comma. `record` and `byte`: where it begins."""
 
     record: int
@@ -33,10 +33,10 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
 
 
-class Library:
+class BackupStreams:
     """The streams of one backup. All raise CorruptData, ConfigError, StoreUnavailable."""
 
-    def __init__(self, shelf: Reading, manifest: Manifest) -> None:
+    def __init__(self, shelf: RepositoryReader, manifest: Manifest) -> None:
         self.manifest = manifest
         self._shelf = shelf
         self._machines: OrderedDict[int, Machine] = OrderedDict()
@@ -50,13 +50,13 @@ class Library:
         self._machines.move_to_end(group)
         return self._machines[group]
 
-    async def pieces(self, machine: Machine, stream: Stream) -> AsyncIterator[Piece]:
+    async def pieces(self, machine: Machine, stream: Stream) -> AsyncIterator[BackupPiece]:
         """All that a reader of the stream would get, in order, what it inherits included. `stream`: one of `streams_of`."""
         stream = await self._whole(machine, stream)
         async for piece in self._between(machine, stream, stream.first_record, stream.next_record):
             yield piece
 
-    async def _between(self, machine: Machine, stream: Stream, begin: int, end: int) -> AsyncIterator[Piece]:
+    async def _between(self, machine: Machine, stream: Stream, begin: int, end: int) -> AsyncIterator[BackupPiece]:
         fork = stream.fork
         if fork is not None and begin < fork.record:
             home = await self.machine(fork.source_uid >> 48)
@@ -106,16 +106,16 @@ def size_of(stream: Stream) -> tuple[int, int]:
     return stream.next_record - stream.first_record - missing, size
 
 
-def _cut(batches: list[HotBatch] | tuple[HotBatch, ...], begin: int, end: int) -> Iterator[Piece]:
+def _cut(batches: list[HotBatch] | tuple[HotBatch, ...], begin: int, end: int) -> Iterator[BackupPiece]:
     """The records from `begin` to before `end`."""
     for batch in batches:
         first, last = max(begin, batch.record), min(end, batch.record + batch.records)
         if first >= last:
             continue
         if last - first == batch.records:
-            yield Piece(batch.record, batch.byte, batch.records, bytes(batch.payload))
+            yield BackupPiece(batch.record, batch.byte, batch.records, bytes(batch.payload))
         else:
             lengths = record_lengths(batch)
             at = sum(lengths[: first - batch.record])
             size = sum(lengths[first - batch.record : last - batch.record])
-            yield Piece(first, batch.byte + at, last - first, bytes(batch.payload[at : at + size]))
+            yield BackupPiece(first, batch.byte + at, last - first, bytes(batch.payload[at : at + size]))

@@ -10,7 +10,7 @@ from google_crc32c import extend
 
 from polynya.backup.group_file import machine_of, parse
 from polynya.backup.manifest import CopiedObject, FileEntry, Manifest, decode_rows
-from polynya.backup.repository import READ_BYTES, Reading, parts_of
+from polynya.backup.repository import READ_BYTES, RepositoryReader, parts_of
 from polynya.base.errors import CorruptData
 from polynya.objectstore import NotFound
 from polynya.stream.machine import Machine
@@ -41,10 +41,10 @@ class Verified(msgspec.Struct):
     damages: list[Damage] = []
 
 
-class Verifier:
+class BackupVerifier:
     """Of one backup. `told` is called with each damage as it is found."""
 
-    def __init__(self, shelf: Reading, manifest: Manifest, told: Callable[[Damage], None] = lambda damage: None) -> None:
+    def __init__(self, shelf: RepositoryReader, manifest: Manifest, told: Callable[[Damage], None] = lambda damage: None) -> None:
         self.found = Verified()
         self._shelf, self._manifest, self._told = shelf, manifest, told
         self._objects: dict[str, CopiedObject] = {}
@@ -153,7 +153,7 @@ class Verifier:
                         streams.append(stream.name)
 
 
-async def read_group(shelf: Reading, entry: FileEntry) -> Machine:
+async def read_group(shelf: RepositoryReader, entry: FileEntry) -> Machine:
     """The machine of a group, with its hot payload. Raises CorruptData, StoreUnavailable."""
     data = b"".join([part async for part in parts_of(shelf, entry.name, entry.size, entry.crc)])
     return await asyncio.to_thread(lambda: machine_of(parse(data, entry.group)))

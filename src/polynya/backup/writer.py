@@ -21,12 +21,12 @@ from polynya.backup import manifest as manifests
 from polynya.backup.group_file import HEADER_BYTES, parse_header
 from polynya.backup.manifest import PART_BYTES, PART_ROWS, CopiedObject, FileEntry, ListEntry, Manifest
 from polynya.backup.progress import at_once, patiently
-from polynya.backup.repository import Shelf, backups_on, parts_of
-from polynya.backup.source import About, Captured, Lost, Source
+from polynya.backup.repository import Repository, backups_on, parts_of
+from polynya.backup.source import About, BackupSource, Captured, Lost
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.objectstore import AlreadyExists, NotFound, ObjectStore, put_again
 from polynya.stream.rules.tables import Table
-from polynya.stream.state.model import Held
+from polynya.stream.state.model import PackReference
 from polynya.wire.pack import damaged_slices
 
 TRIES = 8  # of a group, and of all of them
@@ -37,7 +37,7 @@ HINTS = "/_last_checkpoint"  # Delta's, written over and over; readers do withou
 _HALF = re.compile(r"/_commit_[0-9a-f-]+\.json\.tmp|#\d+")  # likewise, ends of names: what is on its way to its own name
 
 
-class Progress(msgspec.Struct):
+class BackupProgress(msgspec.Struct):
     """What was done; only growing, but for `total_bytes`, which is known late."""
 
     doing: str = "asking"
@@ -68,17 +68,17 @@ class _Skipped(msgspec.Struct, array_like=True):
     message_counter: int
     outbox: msgspec.Raw
     attempts: msgspec.Raw
-    held: dict[str, Held]
+    held: dict[str, PackReference]
     packs: msgspec.Raw
     released: msgspec.Raw
     streams: msgspec.Raw
     tables: list[Table] = []
 
 
-class Taker:
+class BackupWriter:
     """One backup. `place`: the shelf, if it can be read as well: then what is there is used."""
 
-    def __init__(self, source: Source, shelf: Shelf, place: ObjectStore | None, progress: Progress) -> None:
+    def __init__(self, source: BackupSource, shelf: Repository, place: ObjectStore | None, progress: BackupProgress) -> None:
         self._source, self._shelf, self._place = source, shelf, place
         self._progress = progress
         self._named: dict[int, _Named] = {}

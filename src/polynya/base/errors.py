@@ -25,7 +25,7 @@ class CorruptData(PolynyaError):
     """A checksum or a structure is wrong where it must not be. Never repaired by cutting."""
 
 
-class Senseless(PolynyaError, ValueError):
+class InvalidMessage(PolynyaError, ValueError):
     """What another node says cannot be. Nothing was done, and it is not listened to on that connection any more."""
 
 

@@ -6,7 +6,7 @@ AGAIN_SECONDS = 60.0
 KEPT_MAX = 256  # different things; then all are forgotten, and said anew
 
 
-class Complaints:
+class LogThrottle:
     """Counts what is the same by its words, in memory that is bounded."""
 
     def __init__(self) -> None:

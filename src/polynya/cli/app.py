@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 from polynya.cli.terminal import exits
 from polynya.cli.terminal.command_group import CommandGroup
-from polynya.cli.terminal.process_exit import Leaving
+from polynya.cli.terminal.process_exit import ProcessExit
 from polynya.files import keep_private
 
 VERBS = {  # name: (module, what --help says), in the order of the list
@@ -133,7 +133,7 @@ def cli() -> None:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
     keep_private()
-    leaving = Leaving()
+    leaving = ProcessExit()
     try:
         _run(arguments)
     except SystemExit as end:

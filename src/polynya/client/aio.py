@@ -11,16 +11,16 @@ from polynya.client import streams, verbs
 from polynya.client.aio_producer import AsyncProducer, OpeningProducer
 from polynya.client.aio_work import AsyncWork
 from polynya.client.clock import drawn_producer_id, worker_name
-from polynya.client.drivers import AsyncFeed, AsyncLine
+from polynya.client.drivers import AsyncDriver, AsyncFeed
 from polynya.client.extras import extras_of
 from polynya.client.handles import Position
 from polynya.client.messages import Retry, Talk
 from polynya.client.producing import Batching
-from polynya.client.reading import Live, Place, read, tail
+from polynya.client.reading import Live, ReadPosition, read, tail
 from polynya.client.streams import Subject, describe
 from polynya.client.values import NOW, SERVER_DEFAULT, START, Consistency, Facts, Page, Record, is_local
 from polynya.client.verbs import Lifetime
-from polynya.client.workers import HANDLE_SECONDS, By, Plan, Worker, disband
+from polynya.client.workers import HANDLE_SECONDS, By, Worker, WorkerSettings, disband
 
 if TYPE_CHECKING:
     from polynya.client.http import AsyncWire
@@ -35,7 +35,7 @@ class AsyncReader(Position):
     `offset` is where to go on after what was given last. Close it, or use it in an `async with`, to give its connection back early. Waiting
     for the next record may be cancelled, by `asyncio.timeout` for one: nothing is lost, and the next call goes on."""
 
-    def __init__(self, wire: AsyncWire, place: Place, talk: Talk[None], *, live: bool = False) -> None:
+    def __init__(self, wire: AsyncWire, place: ReadPosition, talk: Talk[None], *, live: bool = False) -> None:
         super().__init__(place, live=live)
         self._feed = AsyncFeed(wire, talk)
 
@@ -80,7 +80,7 @@ def _verb(
     """A method that carries out a talk about the stream."""
 
     async def method(stream: AsyncStream, /, *args: Arguments.args, **options: Arguments.kwargs) -> Result:
-        return await AsyncLine(stream._wire).run(talk(stream, *args, **options))
+        return await AsyncDriver(stream._wire).run(talk(stream, *args, **options))
 
     describe(method, talk)
     return method
@@ -114,7 +114,7 @@ class AsyncStream(Subject):
         id it takes the next epoch, or the given one if that was never used, and so fences off earlier runs of the same id."""
 
         async def opened() -> AsyncProducer:
-            names = await AsyncLine(self._wire).run(streams.producer_names(self, producer_id, epoch, drawn_producer_id()))
+            names = await AsyncDriver(self._wire).run(streams.producer_names(self, producer_id, epoch, drawn_producer_id()))
             return AsyncProducer(self._wire, names, batching or Batching(), self._retry)
 
         return OpeningProducer(opened)
@@ -144,7 +144,7 @@ class AsyncStream(Subject):
     ) -> AsyncStream:
         """A new stream that begins with what this one holds up to an offset (None: all of it)."""
         lifetime = Lifetime(ttl_seconds=ttl_seconds, expires_at=expires_at)
-        await AsyncLine(self._wire).run(streams.fork(self, name, offset, lifetime))
+        await AsyncDriver(self._wire).run(streams.fork(self, name, offset, lifetime))
         return AsyncStream(self._wire, name, self.content_type, self._retry)
 
 
@@ -208,9 +208,9 @@ class AsyncClient:
         wait: bool = True,
     ) -> AsyncWork:
         """Work on the records of streams together with others: as `Client.share`, and iterated over with `async for`."""
-        plan = Plan(group=group, sources=sources, lanes=lanes, by=by, lease_seconds=lease_seconds)
+        plan = WorkerSettings(group=group, sources=sources, lanes=lanes, by=by, lease_seconds=lease_seconds)
         return AsyncWork(self._wire, Worker(plan, worker_name(), self._retry, handle_seconds=handle_seconds), wait=wait)
 
     async def disband(self, group: str) -> int:
         """Delete a group and its cursors, not the streams it worked on. The number of lanes that it had."""
-        return await AsyncLine(self._wire).run(disband(group, self._retry))
+        return await AsyncDriver(self._wire).run(disband(group, self._retry))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from polynya.client.clock import heard
 from polynya.client.errors import ProducerFailed
-from polynya.client.handles import Progress
+from polynya.client.handles import ProducerProgress
 from polynya.client.messages import Retry
 from polynya.client.producing import Batching, Names, ProducerCore
 from polynya.client.values import Appended, Json
@@ -61,7 +61,7 @@ class OpeningProducer:
         await self._producer.__aexit__(kind, *rest)
 
 
-class AsyncProducer(Progress):
+class AsyncProducer(ProducerProgress):
     """Appends in the order in which they came, each stored once. Use it in an `async with`: the end of the block waits until everything is
     durable, and raises `ProducerFailed` if something cannot be."""
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from polynya.client.drivers import AsyncFeed, AsyncLine
+from polynya.client.drivers import AsyncDriver, AsyncFeed
 from polynya.client.handles import Membership
 from polynya.client.workers import BEATS_PER_LEASE, Job, Worker
 
@@ -26,7 +26,7 @@ class AsyncWork(Membership, AsyncIterator[Job]):
         self._beater: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> AsyncWork:
-        await AsyncLine(self._wire).run(self._worker.join())
+        await AsyncDriver(self._wire).run(self._worker.join())
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -11,16 +11,16 @@ from polynya.client import streams, verbs
 from polynya.client.blocking_producer import Producer
 from polynya.client.blocking_work import Work
 from polynya.client.clock import drawn_producer_id, worker_name
-from polynya.client.drivers import Feed, Line
+from polynya.client.drivers import Driver, Feed
 from polynya.client.extras import extras_of
 from polynya.client.handles import Position
 from polynya.client.messages import Retry, Talk
 from polynya.client.producing import Batching
-from polynya.client.reading import Live, Place, read, tail
+from polynya.client.reading import Live, ReadPosition, read, tail
 from polynya.client.streams import Subject, describe
 from polynya.client.values import NOW, SERVER_DEFAULT, START, Consistency, Facts, Page, Record, is_local
 from polynya.client.verbs import Lifetime
-from polynya.client.workers import HANDLE_SECONDS, By, Plan, Worker, disband
+from polynya.client.workers import HANDLE_SECONDS, By, Worker, WorkerSettings, disband
 
 if TYPE_CHECKING:
     from polynya.client.http import Wire
@@ -34,7 +34,7 @@ class Reader(Position):
 
     `offset` is where to go on after what was given last. Close it, or use it in a `with`, to give its connection back early."""
 
-    def __init__(self, wire: Wire, place: Place, talk: Talk[None], *, live: bool = False) -> None:
+    def __init__(self, wire: Wire, place: ReadPosition, talk: Talk[None], *, live: bool = False) -> None:
         super().__init__(place, live=live)
         self._feed = Feed(wire, talk)
 
@@ -64,7 +64,7 @@ def _verb(talk: Callable[Concatenate[Subject, Arguments], Talk[Result]]) -> Call
     """A method that carries out a talk about the stream."""
 
     def method(stream: Stream, /, *args: Arguments.args, **options: Arguments.kwargs) -> Result:
-        return Line(stream._wire).run(talk(stream, *args, **options))
+        return Driver(stream._wire).run(talk(stream, *args, **options))
 
     describe(method, talk)
     return method
@@ -96,7 +96,7 @@ class Stream(Subject):
     def producer(self, producer_id: str = "", *, epoch: int | None = None, batching: Batching | None = None) -> Producer:
         """An idempotent producer: use it in a `with`. Without an id it gets one of its own. With an id it takes the next epoch, or the given
         one if that was never used, and so fences off earlier runs of the same id."""
-        names = Line(self._wire).run(streams.producer_names(self, producer_id, epoch, drawn_producer_id()))
+        names = Driver(self._wire).run(streams.producer_names(self, producer_id, epoch, drawn_producer_id()))
         return Producer(self._wire, names, batching or Batching(), self._retry)
 
     def read(
@@ -122,7 +122,7 @@ class Stream(Subject):
     def fork(self, name: str, *, offset: str | None = None, ttl_seconds: int | None = None, expires_at: str | None = None) -> Stream:
         """A new stream that begins with what this one holds up to an offset (None: all of it)."""
         lifetime = Lifetime(ttl_seconds=ttl_seconds, expires_at=expires_at)
-        Line(self._wire).run(streams.fork(self, name, offset, lifetime))
+        Driver(self._wire).run(streams.fork(self, name, offset, lifetime))
         return Stream(self._wire, name, self.content_type, self._retry)
 
 
@@ -192,9 +192,9 @@ class Client:
         As many workers are busy at once as there are `lanes`. `by="stream"` keeps the order of each stream: all its records go to one lane.
         While a record is handled its lease is kept up, for `handle_seconds` at most; a worker that dies loses it after `lease_seconds`.
         `wait=False` ends when nothing is left to do. Raises `StreamExists` when the group was made with other sources or lanes."""
-        plan = Plan(group=group, sources=sources, lanes=lanes, by=by, lease_seconds=lease_seconds)
+        plan = WorkerSettings(group=group, sources=sources, lanes=lanes, by=by, lease_seconds=lease_seconds)
         return Work(self._wire, Worker(plan, worker_name(), self._retry, handle_seconds=handle_seconds), wait=wait)
 
     def disband(self, group: str) -> int:
         """Delete a group and its cursors, not the streams it worked on. The number of lanes that it had."""
-        return Line(self._wire).run(disband(group, self._retry))
+        return Driver(self._wire).run(disband(group, self._retry))

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from polynya.client.clock import heard
-from polynya.client.handles import Progress
+from polynya.client.handles import ProducerProgress
 from polynya.client.messages import Retry
 from polynya.client.producing import Batching, Names, ProducerCore
 from polynya.client.values import Appended, Json
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Receipt = Future[Appended]
 
 
-class Producer(Progress):
+class Producer(ProducerProgress):
     """Appends from any thread, in the order in which they came, each stored once. Use it in a `with`: the end of the block waits until
     everything is durable, and raises `ProducerFailed` if something cannot be."""
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from polynya.client.drivers import Feed, Line
+from polynya.client.drivers import Driver, Feed
 from polynya.client.handles import Membership
 from polynya.client.workers import BEATS_PER_LEASE, Job, Worker
 
@@ -26,7 +26,7 @@ class Work(Membership, Iterator[Job]):
         self._beater: threading.Thread | None = None
 
     def __enter__(self) -> Work:
-        Line(self._wire).run(self._worker.join())
+        Driver(self._wire).run(self._worker.join())
         return self
 
     def __exit__(self, *_: object) -> None:

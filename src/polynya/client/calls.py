@@ -8,7 +8,7 @@ from typing import TypeVar
 from urllib.parse import quote, urlencode
 
 from polynya.client.errors import AnswerDamaged, ClientError, Outcome, OutcomeUnknown, Unavailable, refused, said
-from polynya.client.messages import Answer, Broken, Heard, Pause, Request, Retry, Send, Talk, Trouble
+from polynya.client.messages import Broken, Heard, HttpRequest, HttpResponse, Pause, Retry, Send, Talk, Trouble
 
 Result = TypeVar("Result")
 
@@ -25,7 +25,7 @@ class Verdict(enum.Enum):
     NEVER = "it is refused for good"
 
 
-def judge(what: Answer | Broken) -> Verdict | None:
+def judge(what: HttpResponse | Broken) -> Verdict | None:
     """None: a success."""
     if isinstance(what, Broken):
         return Verdict.PERHAPS if what.sent else Verdict.NOTHING
@@ -40,13 +40,13 @@ def judge(what: Answer | Broken) -> Verdict | None:
 
 
 def call(
-    request: Request,
+    request: HttpRequest,
     retry: Retry,
     what: str,
-    take: Callable[[Answer], Result],
+    take: Callable[[HttpResponse], Result],
     *,
     repeatable: bool,
-    again: Callable[[], Request] | None = None,
+    again: Callable[[], HttpRequest] | None = None,
 ) -> Talk[Result]:
     """What `take` makes of the successful answer; when it raises `AnswerDamaged`, that is a failure like others. `repeatable`: doing it
     twice does no more than doing it once, so it is sent again also when an attempt may have been applied. `again` makes the request to
@@ -60,13 +60,13 @@ def call(
         verdict = judge(outcome)
         damage: AnswerDamaged | None = None
         if verdict is None:
-            assert isinstance(outcome, Answer)
+            assert isinstance(outcome, HttpResponse)
             try:
                 return take(outcome)
             except AnswerDamaged as damaged:
                 damage, verdict = damaged, Verdict.PERHAPS
         if verdict is Verdict.NEVER:
-            assert isinstance(outcome, Answer)
+            assert isinstance(outcome, HttpResponse)
             error = refused(outcome, what)
             if perhaps and not reads:
                 error.outcome = Outcome.UNKNOWN  # this attempt was refused; an earlier one may have been applied
@@ -80,18 +80,18 @@ def call(
             request = again()
 
 
-def answer_of(heard: Heard) -> Answer | Broken:
-    assert isinstance(heard.what, Answer | Broken)
+def answer_of(heard: Heard) -> HttpResponse | Broken:
+    assert isinstance(heard.what, HttpResponse | Broken)
     return heard.what
 
 
-def retry_after(what: Answer | Broken) -> float:
+def retry_after(what: HttpResponse | Broken) -> float:
     """Seconds; 0 when nothing is said, or a date."""
-    text = what.headers.get("retry-after", "") if isinstance(what, Answer) else ""
+    text = what.headers.get("retry-after", "") if isinstance(what, HttpResponse) else ""
     return float(text) if text.isdecimal() and text.isascii() and len(text) < 7 else 0.0
 
 
-def failure(last: Answer | Broken, what: str, *, perhaps: bool) -> ClientError:
+def failure(last: HttpResponse | Broken, what: str, *, perhaps: bool) -> ClientError:
     """The error when trying is over; `perhaps`: some attempt may have been applied."""
     kind = OutcomeUnknown if perhaps else Unavailable
     if isinstance(last, Broken):
@@ -102,7 +102,7 @@ def failure(last: Answer | Broken, what: str, *, perhaps: bool) -> ClientError:
     return error
 
 
-def header(answer: Answer, name: str, what: str) -> str:
+def header(answer: HttpResponse, name: str, what: str) -> str:
     """A header that a success must have. Raises `AnswerDamaged`."""
     value = answer.headers.get(name)
     if value is None:
@@ -110,7 +110,7 @@ def header(answer: Answer, name: str, what: str) -> str:
     return value
 
 
-def is_true(answer: Answer, name: str) -> bool:
+def is_true(answer: HttpResponse, name: str) -> bool:
     return answer.headers.get(name, "").lower() == "true"
 
 

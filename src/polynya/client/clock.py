@@ -8,10 +8,10 @@ import secrets
 import socket
 import time
 
-from polynya.client.messages import Answer, Broken, Heard
+from polynya.client.messages import Broken, Heard, HttpResponse
 
 
-def heard(what: Answer | Broken | bytes | None = None) -> Heard:
+def heard(what: HttpResponse | Broken | bytes | None = None) -> Heard:
     """What came of an effect, now."""
     return Heard(time.monotonic(), random.random(), what)  # noqa: S311 (it spreads retries)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class Line:
+class Driver:
     """Carries out one talk: at most one answer is open."""
 
     def __init__(self, wire: Wire) -> None:
@@ -62,7 +62,7 @@ class Feed(Iterator[Any]):
     """What a talk gives, one by one. What broke it off is said again by every later call: it has not come to its end."""
 
     def __init__(self, wire: Wire, talk: Talk[None]) -> None:
-        self._line = Line(wire)
+        self._line = Driver(wire)
         self._talk = talk
         self._began = False
         self._broken: ClientError | None = None
@@ -86,7 +86,7 @@ class Feed(Iterator[Any]):
         self._line.close()
 
 
-class AsyncLine:
+class AsyncDriver:
     """Carries out one talk: at most one answer is open."""
 
     def __init__(self, wire: AsyncWire) -> None:
@@ -132,7 +132,7 @@ class AsyncFeed(AsyncIterator[Any]):
     for that. What broke it off is said again by every later call: it has not come to its end."""
 
     def __init__(self, wire: AsyncWire, talk: Talk[None]) -> None:
-        self._line = AsyncLine(wire)
+        self._line = AsyncDriver(wire)
         self._talk = talk
         self._began = False
         self._doing: asyncio.Task[Heard] | None = None  # what the talk waits for

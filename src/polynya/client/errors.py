@@ -6,7 +6,7 @@ import enum
 
 import msgspec
 
-from polynya.client.messages import Answer
+from polynya.client.messages import HttpResponse
 
 
 class Outcome(enum.Enum):
@@ -161,7 +161,7 @@ class _Body(msgspec.Struct):
     error: _Told
 
 
-def refused(answer: Answer, what: str) -> Refused:
+def refused(answer: HttpResponse, what: str) -> Refused:
     """The typed error of a deterministic no. `what` is what was asked for, as in "append to 'orders'"."""
     told = said(answer)
     code = told.code or _code_of(answer)
@@ -180,7 +180,7 @@ def refused(answer: Answer, what: str) -> Refused:
     return error
 
 
-def said(answer: Answer) -> _Told:
+def said(answer: HttpResponse) -> _Told:
     """What an error's body says, whatever it is."""
     try:
         return msgspec.json.decode(answer.body, type=_Body).error
@@ -189,7 +189,7 @@ def said(answer: Answer) -> _Told:
         return _Told("", f"the server answered {answer.status}" + (f": {text}" if text else ""), answer.headers.get("x-request-id", ""))
 
 
-def _code_of(answer: Answer) -> str:
+def _code_of(answer: HttpResponse) -> str:
     """The code of an answer without a body that says it: one to HEAD, or one of another server of the protocol."""
     headers = answer.headers
     if answer.status == 409 and "stream-closed" in headers:

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from polynya.client.messages import Request
+from polynya.client.messages import HttpRequest
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _VALUE = re.compile(r"[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?|", re.ASCII)
@@ -33,7 +33,7 @@ class Extras(msgspec.Struct, frozen=True):
         """Both; a value of `others` replaces one of the same name."""
         return Extras(self.headers | others.headers, self.params | others.params)
 
-    def target(self, request: Request) -> str:
+    def target(self, request: HttpRequest) -> str:
         """The target of a request with the parameters added."""
         if not self.params:
             return request.target

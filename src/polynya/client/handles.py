@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from polynya.client.producing import ProducerCore
-from polynya.client.reading import Place
+from polynya.client.reading import ReadPosition
 from polynya.client.values import Page, Record
 from polynya.client.workers import Worker
 
@@ -15,7 +15,7 @@ class Position:
 
     A page without records moves the offset too, as soon as no record waits to be handed out. A `live` reader does not show such pages."""
 
-    def __init__(self, place: Place, *, live: bool) -> None:
+    def __init__(self, place: ReadPosition, *, live: bool) -> None:
         self._place = place
         self._live = live
         self._waiting: deque[Record] = deque()
@@ -65,7 +65,7 @@ class Position:
         return record
 
 
-class Progress:
+class ProducerProgress:
     """How far a producer is."""
 
     def __init__(self, core: ProducerCore) -> None:

@@ -16,13 +16,13 @@ import msgspec
 
 import polynya
 from polynya.client.extras import Extras, extras_of
-from polynya.client.messages import CONNECT_SECONDS, Answer, Broken, Request
-from polynya.client.routing import NEXT_SECONDS, OWNER_SECONDS, Compass, is_loopback, server_list
+from polynya.client.messages import CONNECT_SECONDS, Broken, HttpRequest, HttpResponse
+from polynya.client.routing import NEXT_SECONDS, OWNER_SECONDS, NodeRouter, is_loopback, server_list
 from polynya.client.values import SERVER_DEFAULT
 
 KEEP_SECONDS = 30.0  # an idle connection; the server keeps it longer, so that it is not closed just as it is used
 KEPT_MAX = 32
-NODE = Request("GET", "/v1/node", silence_seconds=NEXT_SECONDS)
+NODE = HttpRequest("GET", "/v1/node", silence_seconds=NEXT_SECONDS)
 
 # Raised before anything reached the server, so that nothing can have been applied.
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
@@ -84,7 +84,7 @@ class _Extended:
     """The part that both wires share: which way requests go, and what goes with each."""
 
     def __init__(self, options: Options) -> None:
-        self.compass = Compass(options.servers, with_token=options.is_secret)
+        self.compass = NodeRouter(options.servers, with_token=options.is_secret)
         self.extras = options.extras
         self._borrowed = False
 
@@ -112,14 +112,14 @@ class Wire(_Extended):
         if not self._borrowed:
             self._http.close()
 
-    def send(self, request: Request) -> Answer | Broken:
+    def send(self, request: HttpRequest) -> HttpResponse | Broken:
         return self._tried(request, self._send)
 
-    def open(self, request: Request) -> tuple[Answer | Broken, Opened | None]:
+    def open(self, request: HttpRequest) -> tuple[HttpResponse | Broken, Opened | None]:
         """The head, and what follows it when it is that of a success."""
         opened: list[Opened] = []
 
-        def once(built: httpx.Request) -> Answer | Broken:
+        def once(built: httpx.Request) -> HttpResponse | Broken:
             try:
                 response = self._http.send(built, stream=True)
                 if response.status_code == 200:
@@ -138,13 +138,13 @@ class Wire(_Extended):
             raise
         return answer, opened[0] if opened else None
 
-    def _send(self, built: httpx.Request) -> Answer | Broken:
+    def _send(self, built: httpx.Request) -> HttpResponse | Broken:
         try:
             return _answer(self._http.send(built))
         except (httpx.TransportError, httpx.DecodingError) as error:
             return _broken(error, built.url)
 
-    def _tried(self, request: Request, once: Callable[[httpx.Request], Answer | Broken]) -> Answer | Broken:
+    def _tried(self, request: HttpRequest, once: Callable[[httpx.Request], HttpResponse | Broken]) -> HttpResponse | Broken:
         """By the best way, and by the next as long as nothing could be sent."""
         compass = self.compass
         ways = compass.ways(request.target, time.monotonic())
@@ -190,13 +190,13 @@ class AsyncWire(_Extended):
         if not self._borrowed:
             await self._http.aclose()
 
-    async def send(self, request: Request) -> Answer | Broken:
+    async def send(self, request: HttpRequest) -> HttpResponse | Broken:
         return await self._tried(request, self._send)
 
-    async def open(self, request: Request) -> tuple[Answer | Broken, AsyncOpened | None]:
+    async def open(self, request: HttpRequest) -> tuple[HttpResponse | Broken, AsyncOpened | None]:
         opened: list[AsyncOpened] = []
 
-        async def once(built: httpx.Request) -> Answer | Broken:
+        async def once(built: httpx.Request) -> HttpResponse | Broken:
             try:
                 response = await self._http.send(built, stream=True)
                 if response.status_code == 200:
@@ -215,13 +215,15 @@ class AsyncWire(_Extended):
             raise
         return answer, opened[0] if opened else None
 
-    async def _send(self, built: httpx.Request) -> Answer | Broken:
+    async def _send(self, built: httpx.Request) -> HttpResponse | Broken:
         try:
             return _answer(await self._http.send(built))
         except (httpx.TransportError, httpx.DecodingError) as error:
             return _broken(error, built.url)
 
-    async def _tried(self, request: Request, once: Callable[[httpx.Request], Awaitable[Answer | Broken]]) -> Answer | Broken:
+    async def _tried(
+        self, request: HttpRequest, once: Callable[[httpx.Request], Awaitable[HttpResponse | Broken]]
+    ) -> HttpResponse | Broken:
         compass = self.compass
         ways = compass.ways(request.target, time.monotonic())
         for number, server in enumerate(ways, 1):
@@ -253,7 +255,7 @@ class AsyncOpened:
         await self._response.aclose()
 
 
-def _parts(request: Request, extras: Extras, *, alone: bool = True, owner: bool = False) -> dict[str, Any]:
+def _parts(request: HttpRequest, extras: Extras, *, alone: bool = True, owner: bool = False) -> dict[str, Any]:
     """`alone`: there is no other way; `owner`: the node is asked because it owns the stream."""
     short = owner and "live=" not in request.target
     seconds = min(request.silence_seconds, OWNER_SECONDS) if short else request.silence_seconds
@@ -262,24 +264,26 @@ def _parts(request: Request, extras: Extras, *, alone: bool = True, owner: bool 
     return {"headers": extras.headers | request.headers, "content": content, "timeout": timeout}
 
 
-def _told(what: Answer | Broken) -> tuple[int, dict[str, str]] | None:
-    return (what.status, what.headers) if isinstance(what, Answer) else None
+def _told(what: HttpResponse | Broken) -> tuple[int, dict[str, str]] | None:
+    return (what.status, what.headers) if isinstance(what, HttpResponse) else None
 
 
-def _nodes(what: Answer | Broken) -> list[str]:
+def _nodes(what: HttpResponse | Broken) -> list[str]:
     """The nodes of the cluster, as `/v1/node` names them."""
     try:
-        return list(msgspec.json.decode(what.body, type=_Node).nodes.values()) if isinstance(what, Answer) and what.status == 200 else []
+        return (
+            list(msgspec.json.decode(what.body, type=_Node).nodes.values()) if isinstance(what, HttpResponse) and what.status == 200 else []
+        )
     except (msgspec.DecodeError, UnicodeDecodeError):
         return []
 
 
-def _head(response: httpx.Response) -> Answer:
-    return Answer(response.status_code, dict(response.headers))
+def _head(response: httpx.Response) -> HttpResponse:
+    return HttpResponse(response.status_code, dict(response.headers))
 
 
-def _answer(response: httpx.Response) -> Answer:
-    return Answer(response.status_code, dict(response.headers), response.content)
+def _answer(response: httpx.Response) -> HttpResponse:
+    return HttpResponse(response.status_code, dict(response.headers), response.content)
 
 
 def _broken(error: Exception, url: httpx.URL | None = None) -> Broken:

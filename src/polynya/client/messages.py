@@ -12,7 +12,7 @@ ANSWER_SECONDS = 60.0  # an append waits for the disk, a read perhaps for the ob
 SILENCE_SECONDS = 60.0  # a live server sends something (a comment at least) more often than this
 
 
-class Request(msgspec.Struct, frozen=True):
+class HttpRequest(msgspec.Struct, frozen=True):
     """One HTTP request. `target` is path and query, percent-encoded; header names are in lower case. `silence_seconds`: how long the
     server may say nothing."""
 
@@ -23,7 +23,7 @@ class Request(msgspec.Struct, frozen=True):
     silence_seconds: float = ANSWER_SECONDS
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HttpResponse(msgspec.Struct, frozen=True):
     """A whole answer; header names are in lower case. The head of an opened one has no `body` yet."""
 
     status: int
@@ -44,14 +44,14 @@ class Broken(msgspec.Struct, frozen=True):
 class Send(msgspec.Struct, frozen=True):
     """Send the request and take its whole answer."""
 
-    request: Request
+    request: HttpRequest
 
 
 class Open(msgspec.Struct, frozen=True):
     """Send the request, and take its head; what is not 200 comes with its body. One answer is open at a time: the next `Open`, `Send` or
     the end of the talk closes it."""
 
-    request: Request
+    request: HttpRequest
 
 
 class More(msgspec.Struct, frozen=True):
@@ -80,7 +80,7 @@ class Heard(msgspec.Struct, frozen=True):
 
     now: float
     luck: float
-    what: Answer | Broken | bytes | None = None
+    what: HttpResponse | Broken | bytes | None = None
 
 
 Result = TypeVar("Result")

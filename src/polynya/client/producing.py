@@ -35,7 +35,7 @@ from polynya.client.errors import (
     StreamClosed,
     refused,
 )
-from polynya.client.messages import Answer, Broken, Heard, Request, Retry, Trouble
+from polynya.client.messages import Broken, Heard, HttpRequest, HttpResponse, Retry, Trouble
 from polynya.client.values import Appended, Json, encode, is_json, to_bytes
 from polynya.client.verbs import appended
 
@@ -266,7 +266,7 @@ class ProducerCore:
 
     # --- requests out ----------------------------------------------------------------------------------------------------------
 
-    def due(self, now: float) -> Request | None:
+    def due(self, now: float) -> HttpRequest | None:
         """The next request to send now. Pass what came of it to `heard`, with the same request."""
         if self.phase is Phase.OPENING:
             return self._probe(now)
@@ -297,7 +297,7 @@ class ProducerCore:
         filling = batch is self._batches[-1] and not self._full and not self._flushing and not batch.attempts
         return self._opened_at + self._batching.linger_seconds if filling else batch.not_before
 
-    def _request(self, batch: Batch) -> Request:
+    def _request(self, batch: Batch) -> HttpRequest:
         batch.sending = True
         batch.floor = self._batches[0].number
         batch.attempts += 1
@@ -309,14 +309,14 @@ class ProducerCore:
         body = b"[" + b",".join(batch.records) + b"]" if self._json else b"".join(batch.records)
         return self._post(self._epoch, batch.number, body, closes=batch.closes)
 
-    def _probe(self, now: float) -> Request | None:
+    def _probe(self, now: float) -> HttpRequest | None:
         """An append that cannot be taken, because its sequence leaves a gap: the refusal says what the server knows of the producer."""
         if self._probing or not self._batches or self._probe_not_before > now:
             return None
         self._probing = True
         return self._post(self._epoch, PRODUCER_NUMBER_MAX, b"[null]" if self._json else b"?")
 
-    def _post(self, epoch: int, number: int, body: bytes, *, closes: bool = False) -> Request:
+    def _post(self, epoch: int, number: int, body: bytes, *, closes: bool = False) -> HttpRequest:
         names = self.names
         headers = {
             "content-type": names.content_type,
@@ -326,11 +326,11 @@ class ProducerCore:
         }
         if closes:
             headers["stream-closed"] = "true"
-        return Request("POST", stream_target(names.stream), headers, body)
+        return HttpRequest("POST", stream_target(names.stream), headers, body)
 
     # --- answers in ------------------------------------------------------------------------------------------------------------
 
-    def heard(self, request: Request, heard: Heard) -> None:
+    def heard(self, request: HttpRequest, heard: Heard) -> None:
         """What came of a request that `due` gave."""
         if self._probing:
             self._probing = False
@@ -347,13 +347,13 @@ class ProducerCore:
         answer = answer_of(heard)
         verdict = judge(answer)
         if verdict is None:
-            assert isinstance(answer, Answer)
+            assert isinstance(answer, HttpResponse)
             if self._is_ours(batch, answer):
                 self._applied(batch, answer)
                 return
             answer, verdict = Broken(sent=True, why="the answer is not that to this append"), Verdict.PERHAPS
         if verdict is Verdict.NEVER:
-            assert isinstance(answer, Answer)
+            assert isinstance(answer, HttpResponse)
             self._never(batch, refused(answer, self.what))
             return
         batch.perhaps |= verdict is Verdict.PERHAPS
@@ -363,7 +363,7 @@ class ProducerCore:
         else:
             batch.not_before = heard.now + pause
 
-    def _is_ours(self, batch: Batch, answer: Answer) -> bool:
+    def _is_ours(self, batch: Batch, answer: HttpResponse) -> bool:
         """Whether the answer can be the one to this batch: it names the highest sequence that is stored, and that is ours at least."""
         known = answer.headers.get("producer-seq", "")
         epoch = answer.headers.get("producer-epoch", "")
@@ -373,7 +373,7 @@ class ProducerCore:
             return True
         return known.isdecimal() and int(known) >= batch.number and epoch == str(self._epoch)
 
-    def _applied(self, batch: Batch, answer: Answer) -> None:
+    def _applied(self, batch: Batch, answer: HttpResponse) -> None:
         first_of_a_known_name = batch.number == 0 and not self.names.fresh and bool(batch.records)
         if first_of_a_known_name and answer.status == 204 and not batch.perhaps:
             batch.perhaps = True
@@ -426,7 +426,7 @@ class ProducerCore:
     def _probed(self, heard: Heard) -> None:
         answer = answer_of(heard)
         verdict = judge(answer)
-        if isinstance(answer, Answer) and verdict is Verdict.NEVER:
+        if isinstance(answer, HttpResponse) and verdict is Verdict.NEVER:
             self._claim(refused(answer, self.what))
         elif verdict is None:
             self._fail(Refused(f"{self.what}: the server does not keep the sequences of producers"))

@@ -18,7 +18,7 @@ from polynya.base.offsets import parse_token
 from polynya.client.calls import Verdict, answer_of, call, failure, header, is_true, judge, retry_after, stream_target
 from polynya.client.errors import AnswerDamaged, refused
 from polynya.client.events import EventParser
-from polynya.client.messages import SILENCE_SECONDS, Answer, Broken, Give, More, Open, Pause, Request, Retry, Talk, Trouble
+from polynya.client.messages import SILENCE_SECONDS, Broken, Give, HttpRequest, HttpResponse, More, Open, Pause, Retry, Talk, Trouble
 from polynya.client.values import Page, is_json, split_array
 
 Live: TypeAlias = Literal["auto", "sse", "long-poll"]
@@ -29,7 +29,7 @@ JUMP = 1 << 40  # so many record numbers a restored server passes over
 _OVER = frozenset(("GONE", "OTHER_LIFE", "NOT_FOUND", "INCARNATION_MISMATCH", "TRIMMED"))  # errors in mid-stream that no retry helps
 
 
-class Place:
+class ReadPosition:
     """Where a reader is. `offset` is where it goes on; `incarnation` pins the life of the stream that it began with. `from_time` is where
     it begins instead, until the first answer tells the offset. `local`: what the asked node has is enough."""
 
@@ -51,7 +51,7 @@ class Place:
     def what(self) -> str:
         return f"read '{self.name}'"
 
-    def request(self, live: str = "") -> Request:
+    def request(self, live: str = "") -> HttpRequest:
         query = {"from_time": self._from_time} if self._from_time else {"offset": self.offset}
         if self.local:
             query["consistency"] = "local"
@@ -64,9 +64,9 @@ class Place:
         headers = {"accept": "text/event-stream" if live == "sse" else "*/*"}
         if self.incarnation:
             headers["stream-incarnation"] = self.incarnation
-        return Request("GET", stream_target(self.name, query), headers, silence_seconds=SILENCE_SECONDS)
+        return HttpRequest("GET", stream_target(self.name, query), headers, silence_seconds=SILENCE_SECONDS)
 
-    def page(self, answer: Answer) -> Page:
+    def page(self, answer: HttpResponse) -> Page:
         """The answer to a read as a page; does not move. Raises `AnswerDamaged`."""
         self.content_type = answer.headers.get("content-type", self.content_type)
         offset = header(answer, "stream-next-offset", self.what)
@@ -80,7 +80,7 @@ class Place:
         """One page, in one answer. Where answers break off, smaller ones are asked for: a connection that never carries a large one does
         not keep a reader where it is."""
 
-        def smaller() -> Request:
+        def smaller() -> HttpRequest:
             self._shrunk = max(PAGE_BYTES_MIN, (self._shrunk or self.max_bytes or PAGE_BYTES_DEFAULT) // 4)
             return self.request(live)
 
@@ -121,7 +121,7 @@ class Place:
         self._moved, self._from_time = True, ""
 
 
-def read(place: Place, retry: Retry) -> Talk[None]:
+def read(place: ReadPosition, retry: Retry) -> Talk[None]:
     """Gives pages up to the tail. The last says `up_to_date`, unless only a local read came to an end; it is given without a record, too."""
     while True:
         page = yield from place.get(retry)
@@ -131,7 +131,7 @@ def read(place: Place, retry: Retry) -> Talk[None]:
             return
 
 
-def tail(place: Place, retry: Retry, live: Live = "auto") -> Talk[None]:
+def tail(place: ReadPosition, retry: Retry, live: Live = "auto") -> Talk[None]:
     """Gives pages until the stream is closed: the last page says so. A page without records is given too, because it moves the position.
     Text comes by long-poll when the choice is free, because lines of events cannot carry every byte of it."""
     yield from read(place, retry)
@@ -154,28 +154,28 @@ def tail(place: Place, retry: Retry, live: Live = "auto") -> Talk[None]:
         by_events = live == "sse" or short < SHORT_MAX
 
 
-def follow(place: Place, retry: Retry) -> Talk[None]:
+def follow(place: ReadPosition, retry: Retry) -> Talk[None]:
     """Gives what there is from the place on and what comes, all of it as events, until the stream is closed."""
     trouble = Trouble(retry)
     while not place.closed:
         yield from _follow(place, trouble)
 
 
-def _follow(place: Place, trouble: Trouble) -> Talk[tuple[bool, bool]]:
+def _follow(place: ReadPosition, trouble: Trouble) -> Talk[tuple[bool, bool]]:
     """One connection of events. Whether it was without a single page, and whether it was short and without a single event."""
     heard = yield Open(place.request("sse"))
     began = heard.now
     head = answer_of(heard)
     if judge(head) is Verdict.NEVER:
-        assert isinstance(head, Answer)
+        assert isinstance(head, HttpResponse)
         raise refused(head, place.what)
-    last: Answer | Broken = head
-    events = _Events(place, base64=isinstance(head, Answer) and head.headers.get("stream-sse-data-encoding") == "base64")
-    opened = isinstance(head, Answer) and head.status == 200
-    if isinstance(head, Answer) and opened:
+    last: HttpResponse | Broken = head
+    events = _Events(place, base64=isinstance(head, HttpResponse) and head.headers.get("stream-sse-data-encoding") == "base64")
+    opened = isinstance(head, HttpResponse) and head.status == 200
+    if isinstance(head, HttpResponse) and opened:
         place.incarnation = place.incarnation or head.headers.get("stream-incarnation", "")
     eventful = fruitful = False
-    while isinstance(last, Answer) and opened and not place.closed:
+    while isinstance(last, HttpResponse) and opened and not place.closed:
         heard = yield More()
         if not isinstance(heard.what, bytes) or not heard.what:
             last = heard.what if isinstance(heard.what, Broken) else Broken(sent=True, why="the connection ended")
@@ -209,9 +209,9 @@ class _Control(
 
 
 class _Events:
-    """Events to pages, in order and each once. A page must be taken (`Place.move`) before the next is asked for."""
+    """Events to pages, in order and each once. A page must be taken (`ReadPosition.move`) before the next is asked for."""
 
-    def __init__(self, place: Place, *, base64: bool) -> None:
+    def __init__(self, place: ReadPosition, *, base64: bool) -> None:
         self._place = place
         self._base64 = base64
         self._parser = EventParser()
@@ -242,7 +242,7 @@ class _Events:
             raise AnswerDamaged(f"{self._place.what}: an event is not the base64 that it should be") from None
 
     def _fail(self, body: bytes) -> None:
-        error = refused(Answer(410, {}, body), self._place.what)
+        error = refused(HttpResponse(410, {}, body), self._place.what)
         if error.code in _OVER:
             raise error
         raise AnswerDamaged(error.message, code=error.code)  # such as a reader that was too slow: it resumes

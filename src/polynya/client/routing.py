@@ -27,7 +27,7 @@ def is_loopback(url: str) -> bool:
     return urlsplit(url).hostname in _LOOPBACK
 
 
-class Compass:
+class NodeRouter:
     """`servers` are the user's, URLs without a slash at the end. Threads may share it. Times are seconds of any clock that does not go back."""
 
     def __init__(self, servers: Sequence[str], *, with_token: bool) -> None:
@@ -38,13 +38,13 @@ class Compass:
         self._avoided: dict[str, tuple[float, float]] = {}  # until when, and for how long the next time
         self._ask_at = 0.0
         self._lock = Lock()
-        self._guarded: Compass | None = self if with_token else None
+        self._guarded: NodeRouter | None = self if with_token else None
 
-    def guarded(self) -> Compass:
+    def guarded(self) -> NodeRouter:
         """The one for requests that may carry a secret though there is no token: it follows fewer hints."""
         with self._lock:
             if self._guarded is None:
-                self._guarded = Compass(self.servers, with_token=True)
+                self._guarded = NodeRouter(self.servers, with_token=True)
             return self._guarded
 
     def ways(self, target: str, now: float) -> list[str]:

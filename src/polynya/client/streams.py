@@ -12,7 +12,7 @@ from polynya.base.limits import PRODUCER_NUMBER_MAX
 from polynya.client import verbs
 from polynya.client.messages import Retry, Talk
 from polynya.client.producing import Names
-from polynya.client.reading import Place
+from polynya.client.reading import ReadPosition
 from polynya.client.values import JSON_TYPE, Appended, Consistency, Created, Facts, Json, Trimming, is_local, time_text
 from polynya.client.verbs import Lifetime
 
@@ -118,9 +118,9 @@ def producer_names(stream: Subject, producer_id: str, epoch: int | None, drawn_i
 
 def place(
     stream: Subject, offset: str, from_time: str | datetime, max_bytes: int | None = None, *, consistency: Consistency = "leader"
-) -> Place:
+) -> ReadPosition:
     """Where a reader of the stream begins."""
-    return Place(stream.name, offset, max_bytes, from_time=time_text(from_time), local=is_local(consistency))
+    return ReadPosition(stream.name, offset, max_bytes, from_time=time_text(from_time), local=is_local(consistency))
 
 
 def describe(method: Callable[..., Any], talk: Callable[..., Talk[Any]]) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from polynya.client.calls import call, header, is_true, stream_target
 from polynya.client.errors import AnswerDamaged, Outcome, StreamGone, StreamNotFound
-from polynya.client.messages import Answer, Give, Request, Retry, Talk
+from polynya.client.messages import Give, HttpRequest, HttpResponse, Retry, Talk
 from polynya.client.values import JSON_TYPE, Appended, Created, Facts, Json, Trimming, encode, is_json, to_bytes
 
 NAMES_PER_PAGE = 1000
@@ -57,7 +57,7 @@ def fork(name: str, source: str, offset: str | None, lifetime: Lifetime, retry: 
 
 def _put(what: str, name: str, headers: dict[str, str], retry: Retry) -> Talk[Created]:
 
-    def take(answer: Answer) -> Created:
+    def take(answer: HttpResponse) -> Created:
         return Created(
             created=answer.status == 201,
             offset=header(answer, "stream-next-offset", what),
@@ -65,7 +65,7 @@ def _put(what: str, name: str, headers: dict[str, str], retry: Retry) -> Talk[Cr
             incarnation=answer.headers.get("stream-incarnation", ""),
         )
 
-    return (yield from call(Request("PUT", stream_target(name), headers), retry, what, take, repeatable=True))
+    return (yield from call(HttpRequest("PUT", stream_target(name), headers), retry, what, take, repeatable=True))
 
 
 def append(name: str, content_type: str, body: bytes, retry: Retry, *, sequence: str | None = None, close: bool = False) -> Talk[Appended]:
@@ -76,10 +76,10 @@ def append(name: str, content_type: str, body: bytes, retry: Retry, *, sequence:
     if close:
         headers["stream-closed"] = "true"
     what = f"append to '{name}'"
-    return (yield from call(Request("POST", stream_target(name), headers, body), retry, what, appended, repeatable=False))
+    return (yield from call(HttpRequest("POST", stream_target(name), headers, body), retry, what, appended, repeatable=False))
 
 
-def appended(answer: Answer) -> Appended:
+def appended(answer: HttpResponse) -> Appended:
     """Raises `AnswerDamaged`."""
     return Appended(
         offset=header(answer, "stream-next-offset", "append"),
@@ -102,7 +102,7 @@ def body_of(values: Sequence[Json], content_type: str) -> bytes:
 
 def close(name: str, retry: Retry) -> Talk[Appended]:
     what = f"close '{name}'"
-    request = Request("POST", stream_target(name), {"stream-closed": "true"})
+    request = HttpRequest("POST", stream_target(name), {"stream-closed": "true"})
     return (yield from call(request, retry, what, appended, repeatable=True))
 
 
@@ -110,7 +110,7 @@ def delete(name: str, retry: Retry, *, missing_ok: bool = False) -> Talk[bool]:
     """Whether there was something to delete. A repeat after a lost answer that finds nothing has deleted it."""
     what = f"delete '{name}'"
     try:
-        yield from call(Request("DELETE", stream_target(name)), retry, what, lambda _: None, repeatable=True)
+        yield from call(HttpRequest("DELETE", stream_target(name)), retry, what, lambda _: None, repeatable=True)
     except (StreamNotFound, StreamGone) as error:
         if error.outcome is Outcome.UNKNOWN:
             return True
@@ -123,7 +123,7 @@ def delete(name: str, retry: Retry, *, missing_ok: bool = False) -> Talk[bool]:
 def trim(name: str, body: dict[str, str | int], retry: Retry) -> Talk[Trimming]:
     """`body` is what the server takes: one of `before`, `before_time`, `keep_bytes`, `keep_age_seconds`."""
     what = f"trim '{name}'"
-    request = Request("POST", f"{stream_target(name)}/retention", {"content-type": JSON_TYPE}, msgspec.json.encode(body))
+    request = HttpRequest("POST", f"{stream_target(name)}/retention", {"content-type": JSON_TYPE}, msgspec.json.encode(body))
     return (yield from call(request, retry, what, _trimmed, repeatable=True))
 
 
@@ -135,7 +135,7 @@ def trim_body(**choices: str | int | None) -> dict[str, str | int]:
     return given
 
 
-def _trimmed(answer: Answer) -> Trimming:
+def _trimmed(answer: HttpResponse) -> Trimming:
     try:
         return msgspec.json.decode(answer.body, type=Trimming)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -145,7 +145,7 @@ def _trimmed(answer: Answer) -> Trimming:
 def head(name: str, retry: Retry, *, local: bool = False) -> Talk[Facts]:
     what = f"head of '{name}'"
 
-    def take(answer: Answer) -> Facts:
+    def take(answer: HttpResponse) -> Facts:
         headers = answer.headers
         ttl = headers.get("stream-ttl", "")
         return Facts(
@@ -159,7 +159,7 @@ def head(name: str, retry: Retry, *, local: bool = False) -> Talk[Facts]:
             retained_offset=headers.get("stream-retained-offset"),
         )
 
-    return (yield from call(Request("HEAD", stream_target(name, LOCAL if local else None)), retry, what, take, repeatable=True))
+    return (yield from call(HttpRequest("HEAD", stream_target(name, LOCAL if local else None)), retry, what, take, repeatable=True))
 
 
 def exists(name: str, retry: Retry) -> Talk[bool]:
@@ -175,7 +175,7 @@ def listing(prefix: str, retry: Retry, *, local: bool = False) -> Talk[None]:
     after = ""
     while True:
         query = urlencode({"prefix": prefix, "after": after, "limit": NAMES_PER_PAGE} | (LOCAL if local else {}))
-        page = yield from call(Request("GET", f"/v1/streams?{query}"), retry, f"list '{prefix}'", _rows, repeatable=True)
+        page = yield from call(HttpRequest("GET", f"/v1/streams?{query}"), retry, f"list '{prefix}'", _rows, repeatable=True)
         for facts in page.streams:
             yield Give(facts)
         if not page.next:
@@ -183,7 +183,7 @@ def listing(prefix: str, retry: Retry, *, local: bool = False) -> Talk[None]:
         after = page.next
 
 
-def _rows(answer: Answer) -> _Listing:
+def _rows(answer: HttpResponse) -> _Listing:
     try:
         return msgspec.json.decode(answer.body, type=_Listing)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -23,8 +23,8 @@ from polynya.base.offsets import parse_token
 from polynya.client import verbs
 from polynya.client.calls import call
 from polynya.client.errors import AnswerDamaged, LeaseLost, Refused, StreamGone, StreamNotFound, StreamReplaced, Trimmed
-from polynya.client.messages import Answer, Effect, Give, Heard, Request, Retry, Talk
-from polynya.client.reading import Place
+from polynya.client.messages import Effect, Give, Heard, HttpRequest, HttpResponse, Retry, Talk
+from polynya.client.reading import ReadPosition
 from polynya.client.values import JSON_TYPE, NOW, Json, Page, Record
 from polynya.client.verbs import Lifetime
 
@@ -37,7 +37,7 @@ HANDLE_SECONDS = 600.0  # so long a lease is kept up for one record
 BEATS_PER_LEASE = 3.0  # a lease is renewed when a third of it is over
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the workers of a group have in common. Raises ValueError for what cannot be."""
 
     group: str
@@ -82,7 +82,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(shape)
 
 
-class Link(msgspec.Struct):
+class LeasedStream(msgspec.Struct):
     """A stream of a lane, as a claim shows it."""
 
     path: str
@@ -95,7 +95,7 @@ class _Claim(msgspec.Struct):
     wake_id: str
     generation: int
     token: str
-    streams: list[Link]
+    streams: list[LeasedStream]
     lease_ttl_ms: int
 
 
@@ -121,7 +121,7 @@ class Lease:
         self.handling_since: float | None = None
         self.lost = False
 
-    def ack(self, *, done: bool = False, acks: bool = True) -> Request:
+    def ack(self, *, done: bool = False, acks: bool = True) -> HttpRequest:
         """Move the cursors to what was handled, and keep the lease, or give it back."""
         handled = self.handled if acks else {}
         body = {
@@ -131,15 +131,15 @@ class Lease:
             "done": done,
         }
         headers = {"content-type": JSON_TYPE, "authorization": f"Bearer {self._claim.token}"}
-        return Request("POST", f"{self._target}/ack", headers, msgspec.json.encode(body), min(self.seconds, 30.0))
+        return HttpRequest("POST", f"{self._target}/ack", headers, msgspec.json.encode(body), min(self.seconds, 30.0))
 
-    def beat(self) -> Request:
+    def beat(self) -> HttpRequest:
         """Keep the lease while a record is being handled."""
         return self.ack(acks=False)
 
     def beaten(self, what: object) -> None:
         """What came of a `beat`."""
-        if isinstance(what, Answer) and what.status in (401, 404, 409):
+        if isinstance(what, HttpResponse) and what.status in (401, 404, 409):
             self.lost = True
 
 
@@ -188,7 +188,7 @@ class Job:
 class Turn:
     """One lease at work."""
 
-    def __init__(self, plan: Plan, lane: int, lease: Lease, retry: Retry) -> None:
+    def __init__(self, plan: WorkerSettings, lane: int, lease: Lease, retry: Retry) -> None:
         self._plan = plan
         self._lane = lane
         self._retry = retry
@@ -205,9 +205,9 @@ class Turn:
                     yield from self._stream(link)
         return (yield from self._ack(done=True)).next_wake
 
-    def _stream(self, link: Link) -> Talk[None]:
+    def _stream(self, link: LeasedStream) -> Talk[None]:
         """What lay behind the cursor when the lease began."""
-        place = Place(link.path, link.acked_offset)
+        place = ReadPosition(link.path, link.acked_offset)
         while place.offset < link.tail_offset and not self.over:
             try:
                 page, now = yield from _timed(place.get(self._retry))
@@ -281,11 +281,11 @@ class Worker:
     """A worker of a group. `lease` is what it has in hand, which the shell keeps up for as long as `handle_seconds` while a record is being
     handled; `turns_lost` counts leases that ran out."""
 
-    def __init__(self, plan: Plan, name: str, retry: Retry, *, handle_seconds: float = HANDLE_SECONDS) -> None:
+    def __init__(self, plan: WorkerSettings, name: str, retry: Retry, *, handle_seconds: float = HANDLE_SECONDS) -> None:
         self._plan = plan
         self._retry = retry
         self._handle_seconds = handle_seconds
-        self._wakes = Place(plan.wake_stream, NOW)
+        self._wakes = ReadPosition(plan.wake_stream, NOW)
         self._joined = False
         self._claims = 0
         self.name = name
@@ -300,7 +300,7 @@ class Worker:
         yield from verbs.create(self._plan.wake_stream, JSON_TYPE, Lifetime(), self._retry)
         self._wakes.offset = (yield from verbs.head(self._plan.wake_stream, self._retry)).offset
         for lane in range(self._plan.lanes):
-            request = Request("PUT", lane_target(self._plan.group, lane), {"content-type": JSON_TYPE}, self._plan.subscription())
+            request = HttpRequest("PUT", lane_target(self._plan.group, lane), {"content-type": JSON_TYPE}, self._plan.subscription())
             yield from call(request, self._retry, f"make the group '{self._plan.group}'", lambda _: None, repeatable=True)
         self._joined = True
 
@@ -340,7 +340,7 @@ class Worker:
         target = lane_target(self._plan.group, lane)
         self._claims += 1
         body = msgspec.json.encode({"worker": self.name, "claim_id": str(self._claims)})
-        request = Request("POST", f"{target}/claim", {"content-type": JSON_TYPE}, body)
+        request = HttpRequest("POST", f"{target}/claim", {"content-type": JSON_TYPE}, body)
         try:
             claim, now = yield from _timed(call(request, self._retry, f"work for '{self._plan.group}'", _claimed, repeatable=True))
         except Refused as refused:
@@ -370,7 +370,7 @@ class Worker:
                 lanes.add(int(lane))
         return lanes
 
-    def farewell(self) -> Request | None:
+    def farewell(self) -> HttpRequest | None:
         """What to send when the worker ends in the middle of a turn: what it handled is acknowledged, and the lease given back."""
         lease, self.lease = self.lease, None
         return None if lease is None or lease.lost else lease.ack(done=True)
@@ -383,12 +383,12 @@ def disband(group: str, retry: Retry) -> Talk[int]:
     for lane in range(LANES_MAX):
         target = lane_target(group, lane)
         try:
-            yield from call(Request("GET", f"{target}?limit=1"), retry, what, lambda _: None, repeatable=True)
+            yield from call(HttpRequest("GET", f"{target}?limit=1"), retry, what, lambda _: None, repeatable=True)
         except Refused as refused:
             if refused.status == 404:
                 break
             raise
-        yield from call(Request("DELETE", target), retry, what, lambda _: None, repeatable=True)
+        yield from call(HttpRequest("DELETE", target), retry, what, lambda _: None, repeatable=True)
         count += 1
     yield from verbs.delete(wake_stream(group), retry, missing_ok=True)
     return count
@@ -423,15 +423,15 @@ def _timed(talk: Talk[Result]) -> Generator[Effect, Heard, tuple[Result, float]]
             return stop.value, now
 
 
-def _claimed(answer: Answer) -> _Claim:
+def _claimed(answer: HttpResponse) -> _Claim:
     return _decoded(answer, _Claim)  # type: ignore[no-any-return]
 
 
-def _done(answer: Answer) -> _Done:
+def _done(answer: HttpResponse) -> _Done:
     return _decoded(answer, _Done) if answer.body else _Done()
 
 
-def _decoded(answer: Answer, shape: type[Any]) -> Any:
+def _decoded(answer: HttpResponse, shape: type[Any]) -> Any:
     try:
         return msgspec.json.decode(answer.body, type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError):

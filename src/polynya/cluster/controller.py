@@ -11,25 +11,25 @@ from typing import Protocol
 import msgspec
 
 from polynya.base.errors import PolynyaError
-from polynya.cluster.map_cache import Maps, birth_command
-from polynya.cluster.reconfiguration import Steering
+from polynya.cluster.map_cache import ClusterMapCache, birth_command
+from polynya.cluster.reconfiguration import Reconfiguration
 from polynya.cluster.status import KNOWS_MAPS, ClusterView, observed
 from polynya.config.core_start import CoreStart
-from polynya.raft import Refusal
+from polynya.raft import ProposalRefused
 from polynya.replica.planner import (
-    Balanced,
-    Change,
-    Observed,
-    Place,
-    Placed,
-    Remove,
+    ChangeVoters,
+    ClusterObservation,
+    ConfirmVoters,
+    MarkBalanced,
+    RemoveNode,
+    SetVoters,
     Step,
-    Transfer,
+    TransferLeadership,
     may_rest,
     plan,
 )
 from polynya.stream.commands import Command, GroupPlaced, NodeAnnounce, NodeRecord, NodeSet, NodeState, PlaceGroup, ReaderAdd, SetBalancing
-from polynya.stream.placement import META_GROUP, Map
+from polynya.stream.placement import META_GROUP, ClusterMap
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state.feature_level import level_of
 
@@ -47,7 +47,13 @@ class Controller:
     """Of core 0. `leads` says whether this node leads the meta group."""
 
     def __init__(
-        self, start: CoreStart, maps: Maps, view: ClusterView, steering: Steering, service: Proposing, leads: Callable[[], bool]
+        self,
+        start: CoreStart,
+        maps: ClusterMapCache,
+        view: ClusterView,
+        steering: Reconfiguration,
+        service: Proposing,
+        leads: Callable[[], bool],
     ) -> None:
         self._start, self._maps, self._view, self._steering, self._service, self._leads = start, maps, view, steering, service, leads
         self._news = asyncio.Event()
@@ -106,7 +112,7 @@ class Controller:
         self._rested = now.epoch if may_rest(now, seen) else 0
         return IDLE_SECONDS if self._rested else WAIT_SECONDS
 
-    def _lost(self, now: Map, seen: Observed, give_up: float) -> frozenset[int]:
+    def _lost(self, now: ClusterMap, seen: ClusterObservation, give_up: float) -> frozenset[int]:
         """Nodes that have been away for so long that others get what they have."""
         clock = asyncio.get_running_loop().time()
         self._away = {node: self._away.get(node, clock) for node in now.members if node not in seen.up}
@@ -121,7 +127,7 @@ class Controller:
             log.info("the cluster has its first map", extra={"nodes": len(self._start.birth.nodes)})
         return WAIT_SECONDS
 
-    async def _let_in(self, now: Map) -> bool:
+    async def _let_in(self, now: ClusterMap) -> bool:
         """The read replicas that the cluster was to have from its birth on; whether there is one to come."""
         birth = self._start.birth
         coming = [node for node in self._start.config.cluster.nodes if node.id in birth.readers and node.id not in now.nodes]
@@ -145,20 +151,20 @@ class Controller:
         """One step. What does not work out is seen, and planned anew."""
         self.steps += 1
         match step:
-            case Place(group, goal, first, epoch):
+            case SetVoters(group, goal, first, epoch):
                 log.info("a group is placed anew", extra={"of_group": group, "voters": _listed(goal), "first": first})
                 await self._propose(PlaceGroup(group, goal, first, epoch))
-            case Placed(group, voters, epoch):
+            case ConfirmVoters(group, voters, epoch):
                 log.info("a group has arrived", extra={"of_group": group, "voters": _listed(voters)})
                 await self._propose(GroupPlaced(group, voters, epoch))
-            case Change(group, _, configuration):
+            case ChangeVoters(group, _, configuration):
                 refused(step, await self._steering.change(group, configuration))
-            case Transfer(group, _, to):
+            case TransferLeadership(group, _, to):
                 refused(step, await self._steering.transfer(group, to))
-            case Remove(node) if self._maps.now.nodes[node].state == NodeState.LEAVING:  # else it is to stay after all
+            case RemoveNode(node) if self._maps.now.nodes[node].state == NodeState.LEAVING:  # else it is to stay after all
                 log.info("a node has nothing any more, and is removed", extra={"removed": node})
                 await self._propose(NodeSet(node, NodeState.REMOVED))
-            case Balanced():
+            case MarkBalanced():
                 log.info("replicas and leads are balanced")
                 await self._propose(SetBalancing(False))
 
@@ -168,7 +174,7 @@ class Controller:
             log.warning("the map does not take a step", extra={"step": type(command).__name__, "reason": str(reply.detail)})
 
 
-def refused(step: Change | Transfer, refusal: Refusal | None) -> None:
+def refused(step: ChangeVoters | TransferLeadership, refusal: ProposalRefused | None) -> None:
     """A group that is not ready for its step is asked again."""
     if refusal is not None:
         log.debug("a group is not ready for its next step", extra={"of_group": step.group, "reason": refusal.name})

@@ -21,19 +21,19 @@ from polynya.base.errors import ConfigError
 from polynya.cluster.certificates import peer_tls_of
 from polynya.config.cluster_settings import ClusterNode
 from polynya.config.model import Config
-from polynya.config.node_identity import Birth, Learned, journal_id_of
+from polynya.config.node_identity import DiscoveredCluster, NodeIdentity, journal_id_of
 from polynya.objectstore import StoreUnavailable, open_store, read_root
-from polynya.raft import Kind
+from polynya.raft import EntryKind
 from polynya.transport import PROTOCOL_MAX, PROTOCOL_MIN, Dialer, Hello, PeerTls, report_lost
 from polynya.wal import Journal, SnapshotStore
 
 STORE_SECONDS = 5.0
 ASK_SECONDS, ASK_SECONDS_MAX = 0.5, 15.0  # between two rounds of questions
-_ENTRIES = (Kind.COMMAND, Kind.NOOP, Kind.CONFIGURATION)
+_ENTRIES = (EntryKind.COMMAND, EntryKind.NOOP, EntryKind.CONFIGURATION)
 log = logging.getLogger("polynya.node")
 
 
-async def learn(config: Config) -> Learned:
+async def learn(config: Config) -> DiscoveredCluster:
     """What the others that answer, and the store, say of the cluster."""
     told = await ask_others(config, config.cluster.others)
     histories = [hello.history for hello in told.values()]
@@ -41,7 +41,7 @@ async def learn(config: Config) -> Learned:
         histories.append(await _of_the_store(config))
     newest = max((hello for hello in told.values()), key=lambda hello: hello.history, default=None)
     groups = newest.groups if newest is not None else 0
-    return Learned(max(histories, default=0), groups, next((hello.node for hello in told.values() if hello.removed), 0))
+    return DiscoveredCluster(max(histories, default=0), groups, next((hello.node for hello in told.values() if hello.removed), 0))
 
 
 async def ask_others(config: Config, nodes: Iterable[ClusterNode]) -> dict[int, Hello]:
@@ -84,26 +84,26 @@ async def _of_the_store(config: Config) -> int:
     return marker.history if marker is not None and marker.cluster_id == config.cluster.id else 0
 
 
-async def differs(config: Config, birth: Birth, unheard: set[int]) -> bool:
+async def differs(config: Config, birth: NodeIdentity, unheard: set[int]) -> bool:
     """Ask those that were not heard yet, once. Whether one of them is of another cluster than this folder was born for; who is as this node
     is is taken out of `unheard`."""
     told = await ask_others(config, [node for node in config.cluster.others if node.id in unheard])
     for number, hello in told.items():
-        if is_other(config, birth, Learned(hello.history, hello.groups)):
+        if is_other(config, birth, DiscoveredCluster(hello.history, hello.groups)):
             return True
         if hello.history == birth.history:
             unheard.discard(number)
     return False
 
 
-def is_other(config: Config, birth: Birth, learned: Learned) -> bool:
+def is_other(config: Config, birth: NodeIdentity, learned: DiscoveredCluster) -> bool:
     """Whether a folder without data should rather begin with what was learned."""
     if learned.history > birth.history:
         return True
     return learned.history == birth.history and config.groups is None and learned.groups not in (0, birth.groups)
 
 
-def begun_anew(folder: Path, birth: Birth) -> bool:
+def begun_anew(folder: Path, birth: NodeIdentity) -> bool:
     """Take away what the cores of a provisional folder have made, if no log of theirs has an entry. Whether that is so. Raises CorruptData."""
     if not all(_is_blank(folder / f"core-{core}", journal_id_of(birth.cluster_id, core), birth.groups) for core in range(birth.cores)):
         log.error("the cluster goes on in another history, and this folder has data of an earlier one: begin on an empty folder")
@@ -126,6 +126,6 @@ def _is_blank(folder: Path, journal_id: int, groups: int) -> bool:
     return not any(link.index for group in range(groups + 1) for link in store.links(group))
 
 
-def settled(birth: Birth) -> Birth:
+def settled(birth: NodeIdentity) -> NodeIdentity:
     """It stays what it is."""
     return msgspec.structs.replace(birth, provisional=False)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from polynya.base import levels
-from polynya.engine.replicated import ReplicatedCore
+from polynya.engine.replicated import ReplicatedEngine
 from polynya.stream.commands import SetLevel
 from polynya.stream.replies import Reply
 
@@ -14,13 +14,13 @@ LOOK_SECONDS = 1.0
 log = logging.getLogger("polynya.levels")
 
 
-class Levels:
+class FeatureLevels:
     """Of one core. `members`: the nodes of the cluster, none before they are known. `known_by` says what a node has announced, 0: nothing yet.
     `works_at` is told of the highest level of a group here, so that a node that does not know it is not let in any more."""
 
     def __init__(
         self,
-        core: ReplicatedCore,
+        core: ReplicatedEngine,
         members: Callable[[], Iterable[int]],
         known_by: Callable[[int], int],
         works_at: Callable[[int], None],

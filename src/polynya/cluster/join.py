@@ -10,30 +10,30 @@ from pathlib import Path
 
 from polynya.base.errors import ConfigError
 from polynya.cluster.certificates import date_trouble, expires, peer_tls_of
-from polynya.cluster.feature_level import Levels
+from polynya.cluster.feature_level import FeatureLevels
 from polynya.cluster.map_cache import map_at_birth
 from polynya.cluster.status import Replica, replica_of
 from polynya.config.cluster_settings import ClusterNode
 from polynya.config.core_start import CoreStart
 from polynya.engine.log_clock import LogClock
-from polynya.engine.membership import Cluster, Membership
+from polynya.engine.membership import ClusterSettings, Membership
 from polynya.engine.repair import others_of
-from polynya.engine.replica_lag import ReaderLag
-from polynya.engine.replicated import ReplicatedCore
+from polynya.engine.replica_lag import ReplicaLag
+from polynya.engine.replicated import ReplicatedEngine
 from polynya.observability.metrics import Samples
 from polynya.raft import group_of_message
 from polynya.replica.memory import waits
-from polynya.service.assembly import Engine
-from polynya.service.routing.forwarding import Forwarding, Place
-from polynya.service.routing.group_locations import BirthMap, Whereabouts
-from polynya.service.stale_readers import Stranded
+from polynya.service.assembly import CoreRuntime
+from polynya.service.routing.forwarding import CoreAddress, Forwarding
+from polynya.service.routing.group_locations import BirthMap, GroupLocations
+from polynya.service.stale_readers import StaleReaders
 from polynya.stream.commands import NodeState
-from polynya.stream.placement import Map
+from polynya.stream.placement import ClusterMap
 from polynya.system.ports import shared_listener
 from polynya.tiering.store_health import StoreAccess
-from polynya.tiering.store_leadership import StoreLeads
-from polynya.transport import Cluster as Links
-from polynya.transport import RaftNet, Transport, address
+from polynya.tiering.store_leadership import StoreLeadership
+from polynya.transport import PeerCluster as Links
+from polynya.transport import RaftLinks, Transport, address
 
 HAND_OVER_SECONDS = 2.0  # for leaderships to go elsewhere before a stop; without others they stay
 HAND_OVER_LOOK_SECONDS = 0.02
@@ -68,19 +68,19 @@ def transport_of(start: CoreStart) -> Transport | None:
     return Transport(start.core, start.cores, start.run_directory, start_id=start.start_id, cluster=links)
 
 
-def cluster_of(start: CoreStart, transport: Transport | None, clock: LogClock) -> Cluster | None:
+def cluster_of(start: CoreStart, transport: Transport | None, clock: LogClock) -> ClusterSettings | None:
     """What the engine needs of it."""
     membership = membership_of(start)
     if membership is None:
         return None
     assert transport is not None and transport.raft is not None
-    return Cluster(membership, transport.raft, start.groups, reached=clock.reach)
+    return ClusterSettings(membership, transport.raft, start.groups, reached=clock.reach)
 
 
-class Joined:
+class ClusterMember:
     """The ways between one core's engine and the other nodes."""
 
-    def __init__(self, start: CoreStart, transport: Transport, engine: Engine) -> None:
+    def __init__(self, start: CoreStart, transport: Transport, engine: CoreRuntime) -> None:
         assert transport.raft is not None and engine.replicated is not None
         self._start = start
         self._transport = transport
@@ -88,25 +88,25 @@ class Joined:
         self._expires = self._look_at_certificate()
         self._refused = ""  # why the files' certificate was not taken at the last SIGHUP
         self._waits_for = self._said = ""
-        self._core: ReplicatedCore = engine.replicated
-        self._raft: RaftNet = transport.raft
+        self._core: ReplicatedEngine = engine.replicated
+        self._raft: RaftLinks = transport.raft
         own = start.birth.node
         local = engine.local
         nodes = tuple(sorted(node.id for node in start.config.cluster.voting))  # where a node that joins looks for the cluster
         born = map_at_birth(start.birth, start.config.cluster)
         self.forwarding = Forwarding(
-            Place(own, start.core, start.cores, start.groups),
+            CoreAddress(own, start.core, start.cores, start.groups),
             self._core,
             transport,
             local.propose,
             stamped=local.stamped,
             address=address,
-            whereabouts=Whereabouts(own, born if born.groups else BirthMap(nodes), transport.raft.is_there),
+            whereabouts=GroupLocations(own, born if born.groups else BirthMap(nodes), transport.raft.is_there),
         )
         engine.repairer.join(transport, others_of(self._core, self.forwarding.core_at))
         service = engine.service
         service.join(self.forwarding)
-        self.stranded = Stranded(service, self.forwarding)
+        self.stranded = StaleReaders(service, self.forwarding)
         self.urls = {node.id: node.http for node in start.config.cluster.nodes}  # where clients reach the nodes
         service.hint = lambda name: self.urls.get(self.forwarding.elsewhere(service.group_of(name)), "")
         if start.config.cluster.leads_follow_writers:
@@ -124,7 +124,7 @@ class Joined:
         self.on_removed: Callable[[int, int], None] = lambda by, epoch: None  # told by which node, and by a map of which epoch
         transport.on_removed = lambda hello: self.on_removed(hello.node, hello.removed)
 
-    def meet(self, now: Map) -> None:
+    def meet(self, now: ClusterMap) -> None:
         """The nodes of the cluster are connected to, where the map has them. One that was removed is let go once it is gone: until then it may
         still hear of that."""
         self._transport.know(now.epoch)
@@ -139,7 +139,7 @@ class Joined:
             elif number in self._transport.nodes:
                 self._transport.dismiss_node(number)
 
-    async def part(self, now: Map) -> None:
+    async def part(self, now: ClusterMap) -> None:
         """From those that were removed, and are not there any more."""
         for number in self._transport.nodes:
             record = now.nodes.get(number)
@@ -147,17 +147,17 @@ class Joined:
             if away and record is not None and (record.state == NodeState.REMOVED or not record.peer):
                 await self._transport.remove_node(number)
 
-    def levels(self, members: Callable[[], Iterable[int]]) -> Levels:
+    def levels(self, members: Callable[[], Iterable[int]]) -> FeatureLevels:
         """Who raises the levels of the groups here. `members`: the nodes of the cluster; none before they are known."""
-        return Levels(self._core, members, self._raft.level_of, self._transport.work_at)
+        return FeatureLevels(self._core, members, self._raft.level_of, self._transport.work_at)
 
-    def reader_lag(self, readers: Callable[[], Collection[int]]) -> ReaderLag:
+    def reader_lag(self, readers: Callable[[], Collection[int]]) -> ReplicaLag:
         """How far read replicas are behind. `readers`: their nodes."""
-        return ReaderLag(self._core, readers, asyncio.get_running_loop().time)
+        return ReplicaLag(self._core, readers, asyncio.get_running_loop().time)
 
-    def store_leads(self, access: StoreAccess) -> StoreLeads:
+    def store_leads(self, access: StoreAccess) -> StoreLeadership:
         """Who hands leaderships to others while the object store cannot be used here."""
-        return StoreLeads(self._core.leadership, access, self._transport, self._cores_there)
+        return StoreLeadership(self._core.leadership, access, self._transport, self._cores_there)
 
     def _cores_there(self) -> list[int]:
         """Those of the other nodes that may lead something that is here."""
@@ -257,7 +257,7 @@ class Joined:
         self._waits_for = waiting
 
 
-def leaderless(groups: Iterable[int], leader_of: Callable[[int], int], whereabouts: Whereabouts) -> str | None:
+def leaderless(groups: Iterable[int], leader_of: Callable[[int], int], whereabouts: GroupLocations) -> str | None:
     """How many of the groups here have no leader, for health. A member without a vote starts no election: it remembers the last leader it
     heard, however long ago, so of a read replica's groups those count whose leader is there."""
     own, now = whereabouts.node, whereabouts.map

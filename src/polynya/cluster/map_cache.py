@@ -12,29 +12,29 @@ import msgspec
 from polynya.base.errors import PolynyaError
 from polynya.base.msgpack import UNREADABLE
 from polynya.config.cluster_settings import ClusterConfig, ClusterNode
-from polynya.config.node_identity import Birth
+from polynya.config.node_identity import NodeIdentity
 from polynya.stream.commands import ClusterBorn, NodeRecord
-from polynya.stream.placement import Map, born
+from polynya.stream.placement import ClusterMap, born
 from polynya.transport import Hello, Reply, Transport, address, node_of
 from polynya.wire.hosts import bare_host
 
 KIND_MAP = 1007  # beside those of health, access, farewell and the cluster's view
 ASK_SECONDS = 2.0  # one that does not answer is passed over
 log = logging.getLogger("polynya.cluster")
-_DECODER = msgspec.msgpack.Decoder(Map)
+_DECODER = msgspec.msgpack.Decoder(ClusterMap)
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-class Maps:
+class ClusterMapCache:
     """Of one core. `now` has epoch 0 until the meta group has said something: as the cluster was born, or nothing on a node that joins. What
     a node has is made and deleted by maps of later epochs alone.
 
     `on_map` are called on the loop with each newer map, epochs never going back; who is added later has to look at `now` itself.
     """
 
-    def __init__(self, birth: Birth, cluster: ClusterConfig, transport: Transport | None, *, core: int) -> None:
+    def __init__(self, birth: NodeIdentity, cluster: ClusterConfig, transport: Transport | None, *, core: int) -> None:
         self.now = map_at_birth(birth, cluster)
-        self.on_map: list[Callable[[Map], None]] = []
+        self.on_map: list[Callable[[ClusterMap], None]] = []
         self._transport = transport
         self._core = core
         self._node = birth.node
@@ -44,7 +44,7 @@ class Maps:
             transport.on(KIND_MAP, self._hear)
             transport.on_met = self._met
 
-    def take(self, found: Map | None) -> None:
+    def take(self, found: ClusterMap | None) -> None:
         """What the replica of the meta group has, or core 0 has told."""
         if found is None or found.epoch <= self.now.epoch:
             return
@@ -89,7 +89,7 @@ class Maps:
         self.take(found)
 
     def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
-        told = msgspec.msgpack.decode(body, type=int | Map)
+        told = msgspec.msgpack.decode(body, type=int | ClusterMap)
         if isinstance(told, int):
             reply(_ENCODER.encode(self.now) if self.now.epoch > told else b"")
         elif sender == 0 or (self._core == 0 and node_of(sender)):
@@ -114,10 +114,10 @@ class Maps:
 class NodeHosts:
     """The bare hosts of the cluster's nodes: those of the settings, and those of the newest map. Computed once for each map."""
 
-    def __init__(self, cluster: ClusterConfig, maps: Maps | None) -> None:
+    def __init__(self, cluster: ClusterConfig, maps: ClusterMapCache | None) -> None:
         self._listed = cluster.nodes
         self._maps = maps
-        self._map: Map | None = None
+        self._map: ClusterMap | None = None
         self._hosts: frozenset[str] = frozenset()
 
     def __call__(self) -> frozenset[str]:
@@ -131,7 +131,7 @@ def _hosts_of(nodes: Iterable[ClusterNode | NodeRecord]) -> frozenset[str]:
     return frozenset(bare_host(place) for node in nodes for place in (node.peer, urlsplit(node.http).netloc)) - {""}
 
 
-def birth_command(birth: Birth, cluster: ClusterConfig) -> ClusterBorn:
+def birth_command(birth: NodeIdentity, cluster: ClusterConfig) -> ClusterBorn:
     """The first map: the same from every node of the birth list, addresses as this one's settings have them."""
     listed = {node.id: node for node in cluster.nodes}
     zones = dict(zip(birth.nodes, birth.zones, strict=False))
@@ -144,9 +144,9 @@ def birth_command(birth: Birth, cluster: ClusterConfig) -> ClusterBorn:
     return born(records, birth.groups, birth.replicas or len(records), everywhere=not birth.replicas)
 
 
-def map_at_birth(birth: Birth, cluster: ClusterConfig) -> Map:
+def map_at_birth(birth: NodeIdentity, cluster: ClusterConfig) -> ClusterMap:
     """Epoch 0. Empty for a node that joined later."""
     if not birth.nodes:
-        return Map(0, cluster.replicas, {}, {})
+        return ClusterMap(0, cluster.replicas, {}, {})
     command = birth_command(birth, cluster)
-    return Map(0, command.replicas, {node.id: node for node in command.nodes}, dict(enumerate(command.placements)))
+    return ClusterMap(0, command.replicas, {node.id: node for node in command.nodes}, dict(enumerate(command.placements)))

@@ -9,24 +9,24 @@ import msgspec
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.cluster.controller import Proposing
-from polynya.cluster.map_cache import Maps
-from polynya.cluster.reconfiguration import Steering
+from polynya.cluster.map_cache import ClusterMapCache
+from polynya.cluster.reconfiguration import Reconfiguration
 from polynya.cluster.status import ClusterView, observed
 from polynya.config.cluster_settings import checked_node
 from polynya.front.http.api.cluster import ClusterRefused, NewNode
 from polynya.replica import refusals
-from polynya.replica.planner import Observed
+from polynya.replica.planner import ClusterObservation
 from polynya.stream.commands import Command, NodeAdd, NodePromote, NodeRecord, NodeSet, NodeState, PlaceGroup, ReaderAdd, SetBalancing
-from polynya.stream.placement import META_GROUP, NODE_NUMBER_MAX, Map
+from polynya.stream.placement import META_GROUP, NODE_NUMBER_MAX, ClusterMap
 from polynya.stream.replies import Code
 
 STATES = {"cordon": NodeState.CORDONED, "uncordon": NodeState.ACTIVE, "drain": NodeState.DRAINING, "remove": NodeState.LEAVING}
 
 
-class Acts:
+class ClusterOperations:
     """Of one core of a node in a cluster."""
 
-    def __init__(self, view: ClusterView, maps: Maps, steering: Steering, service: Proposing, cluster_id: str) -> None:
+    def __init__(self, view: ClusterView, maps: ClusterMapCache, steering: Reconfiguration, service: Proposing, cluster_id: str) -> None:
         self._view, self._maps, self._steering, self._service, self._cluster_id = view, maps, steering, service, cluster_id
 
     async def look(self) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class Acts:
             refuse(f"group {group} does not hand over: {why}")
         return f"group {group} is not handed over yet: {why}" if why else ""
 
-    async def _see(self) -> tuple[Map, Observed]:
+    async def _see(self) -> tuple[ClusterMap, ClusterObservation]:
         now = self._maps.now
         if not now.epoch:
             raise ClusterRefused(
@@ -144,7 +144,7 @@ class Acts:
             )
         return now, observed(await self._view.gather())
 
-    def _check_group(self, now: Map, group: int) -> None:
+    def _check_group(self, now: ClusterMap, group: int) -> None:
         if group not in now.groups:
             raise ClusterRefused("GROUP_NOT_FOUND", f"there is no group {group}; the groups are 0 to {max(now.groups)}")
 

@@ -7,28 +7,30 @@ import logging
 from collections.abc import Callable
 
 from polynya.base.errors import PolynyaError
-from polynya.cluster.reconfiguration import Steering
-from polynya.engine.replica_lifecycle import Residence
-from polynya.engine.replicated import ReplicatedCore
-from polynya.service.routing.group_locations import Map, Whereabouts
+from polynya.cluster.reconfiguration import Reconfiguration
+from polynya.engine.replica_lifecycle import ReplicaLifecycle
+from polynya.engine.replicated import ReplicatedEngine
+from polynya.service.routing.group_locations import GroupLocations, GroupMap
 from polynya.stream.placement import META_GROUP
 
 AGAIN_SECONDS = 1.0  # what could not be done is tried again
 log = logging.getLogger("polynya.placing")
 
 
-class Placing:
+class PlacementReconciler:
     """Of one core. `groups` are those that this core has of the node's. `on_map` hear of each newer map before anything is done about it."""
 
-    def __init__(self, core: ReplicatedCore, residence: Residence, steering: Steering, whereabouts: Whereabouts, groups: range) -> None:
+    def __init__(
+        self, core: ReplicatedEngine, residence: ReplicaLifecycle, steering: Reconfiguration, whereabouts: GroupLocations, groups: range
+    ) -> None:
         self._core, self._residence, self._steering, self._whereabouts = core, residence, steering, whereabouts
         self._groups = groups
         self._news = asyncio.Event()
-        self.on_map: list[Callable[[Map], None]] = []
+        self.on_map: list[Callable[[GroupMap], None]] = []
         self.missing: set[int] = set()  # groups that count on a replica here, which is not: its disk was lost
         core.first_of = whereabouts.first_of
 
-    def adopt(self, newest: Map) -> None:
+    def adopt(self, newest: GroupMap) -> None:
         """Epochs that are not newer are passed over."""
         if newest.epoch <= self._whereabouts.map.epoch:
             return

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from polynya.base.errors import NotLeader
-from polynya.engine.replicated import ReplicatedCore
-from polynya.raft import Configuration, PeerStatus, Refusal
+from polynya.engine.replicated import ReplicatedEngine
+from polynya.raft import Configuration, PeerStatus, ProposalRefused
 from polynya.service.routing.service import NodeService
 
 CHANGE = 60  # message kinds between cores
@@ -14,17 +14,17 @@ TRANSFER = 61
 STATUS = 62
 
 
-class Change(msgspec.Struct, array_like=True, frozen=True):
+class ChangeRequest(msgspec.Struct, array_like=True, frozen=True):
     group: int
     target: Configuration
 
 
-class Transfer(msgspec.Struct, array_like=True, frozen=True):
+class TransferRequest(msgspec.Struct, array_like=True, frozen=True):
     group: int
     node: int
 
 
-class Question(msgspec.Struct, array_like=True, frozen=True):
+class StatusRequest(msgspec.Struct, array_like=True, frozen=True):
     group: int
 
 
@@ -40,39 +40,39 @@ class GroupStatus(msgspec.Struct, array_like=True, frozen=True):
     peers: dict[int, PeerStatus]
 
 
-class Steering:
+class Reconfiguration:
     """One per core. All wait for an election, and raise Unavailable, or OutcomeUnknown when the leader was lost with it: all may be asked
     again."""
 
-    def __init__(self, service: NodeService, core: ReplicatedCore) -> None:
+    def __init__(self, service: NodeService, core: ReplicatedEngine) -> None:
         self._service, self._core = service, core
-        service.serve(CHANGE, Change, int, self._change)
-        service.serve(TRANSFER, Transfer, int, self._transfer)
-        service.serve(STATUS, Question, GroupStatus, self._status)
+        service.serve(CHANGE, ChangeRequest, int, self._change)
+        service.serve(TRANSFER, TransferRequest, int, self._transfer)
+        service.serve(STATUS, StatusRequest, GroupStatus, self._status)
 
-    async def change(self, group: int, target: Configuration) -> Refusal | None:
+    async def change(self, group: int, target: Configuration) -> ProposalRefused | None:
         """Towards these voters, learners and readers. It has begun when the answer is None; `status` tells when it is settled. A leader that
         has no vote in `target` hands over first (HANDING_OVER)."""
-        return _refusal(await self._service.at_home(group, CHANGE, Change(group, target), self._change))
+        return _refusal(await self._service.at_home(group, CHANGE, ChangeRequest(group, target), self._change))
 
-    async def transfer(self, group: int, node: int) -> Refusal | None:
+    async def transfer(self, group: int, node: int) -> ProposalRefused | None:
         """Hand the lead to this node."""
-        return _refusal(await self._service.at_home(group, TRANSFER, Transfer(group, node), self._transfer))
+        return _refusal(await self._service.at_home(group, TRANSFER, TransferRequest(group, node), self._transfer))
 
     async def status(self, group: int) -> GroupStatus:
         """True at some moment after the question."""
-        found: GroupStatus = await self._service.at_home(group, STATUS, Question(group), self._status)
+        found: GroupStatus = await self._service.at_home(group, STATUS, StatusRequest(group), self._status)
         return found
 
-    async def _change(self, asked: Change) -> int:
+    async def _change(self, asked: ChangeRequest) -> int:
         self._must_lead(asked.group)
         return self._core.leadership.change(asked.group, asked.target) or 0
 
-    async def _transfer(self, asked: Transfer) -> int:
+    async def _transfer(self, asked: TransferRequest) -> int:
         self._must_lead(asked.group)
         return self._core.transfer(asked.group, asked.node) or 0
 
-    async def _status(self, asked: Question) -> GroupStatus:
+    async def _status(self, asked: StatusRequest) -> GroupStatus:
         self._must_lead(asked.group)
         await self._core.linearize(asked.group)
         self._must_lead(asked.group)
@@ -86,5 +86,5 @@ class Steering:
             raise NotLeader(self._core.leader_of(group))
 
 
-def _refusal(number: int) -> Refusal | None:
-    return Refusal(number) if number else None
+def _refusal(number: int) -> ProposalRefused | None:
+    return ProposalRefused(number) if number else None

@@ -8,12 +8,12 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from polynya.cluster.map_cache import Maps
+from polynya.cluster.map_cache import ClusterMapCache
 from polynya.config.core_start import EXIT_REMOVED, CoreStart
 from polynya.config.node_identity import REMOVED
 from polynya.files import sync_folder
 from polynya.stream.commands import NodeState
-from polynya.stream.placement import Map
+from polynya.stream.placement import ClusterMap
 
 log = logging.getLogger("polynya.cluster")
 
@@ -22,14 +22,14 @@ class Removal:
     """Of one core. `stop` ends the node in order, `end` this process at once: the supervisor then ends the others."""
 
     def __init__(
-        self, start: CoreStart, maps: Maps, *, stop: Callable[[int, int], None] = os.kill, end: Callable[[int], None] = os._exit
+        self, start: CoreStart, maps: ClusterMapCache, *, stop: Callable[[int, int], None] = os.kill, end: Callable[[int], None] = os._exit
     ) -> None:
         self._start, self._maps = start, maps
         self._stop, self._end = stop, end
         self.look(maps.now)  # what was heard before a kill
         maps.on_map.append(self.look)
 
-    def look(self, now: Map) -> None:
+    def look(self, now: ClusterMap) -> None:
         """What this node has was made by others before they said so: it stops."""
         record = now.nodes.get(self._start.birth.node)
         if record is None or record.state != NodeState.REMOVED or self._start.core:

@@ -13,7 +13,7 @@ from polynya.base.errors import CorruptData
 from polynya.config.core_start import CoreStart
 from polynya.config.node_identity import write_json
 from polynya.files import write_whole
-from polynya.transport import Hello, Said, Transport
+from polynya.transport import Hello, JournalReport, Transport
 from polynya.wal import Journal
 
 FILE = "others.json"  # in the core's folder: what cores of other nodes have said of their journals
@@ -22,14 +22,14 @@ KEEP_SECONDS = 5.0
 log = logging.getLogger("polynya.core")
 
 
-class Others(msgspec.Struct, frozen=True):
+class PeerPositions(msgspec.Struct, frozen=True):
     """What is remembered, in this history of the cluster."""
 
     history: int
-    said: list[Said]
+    said: list[JournalReport]
 
 
-class Older:
+class StaleCopyGuard:
     """Of one core of a cluster. `end` is told what this folder is, and does not return where that ends the process."""
 
     def __init__(self, start: CoreStart, transport: Transport, journal: Journal, *, end: Callable[[BaseException], None]) -> None:
@@ -66,7 +66,7 @@ class Older:
             return
         self._recollection.dirty = False
         others = msgspec.msgpack.encode(self._recollection.give())  # as it is now: others go on to speak
-        kept = Others(self._history, msgspec.msgpack.decode(others, type=list[Said]))
+        kept = PeerPositions(self._history, msgspec.msgpack.decode(others, type=list[JournalReport]))
         try:
             await asyncio.to_thread(write_json, self._folder / FILE, kept)
             self._troubled = False
@@ -76,10 +76,10 @@ class Older:
                 log.warning("what other nodes say of their journals cannot be kept: it is tried again", extra={"error": str(error)})
             self._troubled = True
 
-    def _kept(self) -> list[Said]:
+    def _kept(self) -> list[JournalReport]:
         """Nothing, where it cannot be read: it is one more look at the others, and no data."""
         try:
-            found = msgspec.json.decode((self._folder / FILE).read_bytes(), type=Others)
+            found = msgspec.json.decode((self._folder / FILE).read_bytes(), type=PeerPositions)
         except (OSError, msgspec.DecodeError):
             return []
         return found.said if found.history == self._history else []

@@ -15,14 +15,14 @@ from polynya import __version__
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
 from polynya.base.levels import LEVEL
 from polynya.base.msgpack import UNREADABLE
-from polynya.cluster.map_cache import Maps
+from polynya.cluster.map_cache import ClusterMapCache
 from polynya.config.core_start import CoreStart
 from polynya.raft import Configuration, Role, Settings, Status
 from polynya.replica import zones
 from polynya.replica.memory import waits
-from polynya.replica.planner import Observed, Seen, is_at_rest
+from polynya.replica.planner import ClusterObservation, GroupView, is_at_rest
 from polynya.stream.commands import NodeState
-from polynya.stream.placement import META_GROUP, Map
+from polynya.stream.placement import META_GROUP, ClusterMap
 from polynya.transport import Reply, Transport, address, node_of
 
 KIND_STATUSES = 1004  # beside those of health, access and farewell
@@ -80,7 +80,9 @@ ByCore = dict[tuple[int, int], Told]
 class ClusterView:
     """Of one core. `replicas` are those of its groups; `maps` is None on a node by itself."""
 
-    def __init__(self, start: CoreStart, transport: Transport | None, replicas: Callable[[], list[Replica]], maps: Maps | None) -> None:
+    def __init__(
+        self, start: CoreStart, transport: Transport | None, replicas: Callable[[], list[Replica]], maps: ClusterMapCache | None
+    ) -> None:
         self._start = start
         self._transport = transport
         self._replicas = replicas
@@ -217,7 +219,7 @@ def replica_of(group: int, status: Status, node: int) -> Replica:
     )
 
 
-def observed(told: ByCore) -> Observed:
+def observed(told: ByCore) -> ClusterObservation:
     """What a planner goes by."""
     best: dict[int, tuple[int, Replica]] = {}
     for (node, _), part in told.items():
@@ -225,14 +227,14 @@ def observed(told: ByCore) -> Observed:
             if replica.configuration is not None and (replica.group not in best or best[replica.group][1].term < replica.term):
                 best[replica.group] = (node, replica)
     groups = {
-        group: Seen(node, replica.configuration, replica.settled, frozenset(replica.caught_up))
+        group: GroupView(node, replica.configuration, replica.settled, frozenset(replica.caught_up))
         for group, (node, replica) in best.items()
         if replica.configuration is not None
     }
-    return Observed(frozenset(node for node, _ in told), groups)
+    return ClusterObservation(frozenset(node for node, _ in told), groups)
 
 
-def described(now: Map, groups: int, told: ByCore) -> tuple[dict[int, dict[str, Any]], list[dict[str, Any]]]:
+def described(now: ClusterMap, groups: int, told: ByCore) -> tuple[dict[int, dict[str, Any]], list[dict[str, Any]]]:
     """Nodes by id, and all groups."""
     shown = [_group(now, group, told) for group in range(groups + 1)]
     leaderless = any(not group["leader"] for group in shown)
@@ -242,7 +244,7 @@ def described(now: Map, groups: int, told: ByCore) -> tuple[dict[int, dict[str, 
     return nodes, shown
 
 
-def _condition(now: Map, number: int, node: dict[str, Any], *, unsure: bool) -> str:
+def _condition(now: ClusterMap, number: int, node: dict[str, Any], *, unsure: bool) -> str:
     """Its state, and of one that was to give something up whether it has. `unsure`: it may lead what nobody is known to lead."""
     state = now.nodes[number].state
     if state == NodeState.DRAINING and not node["leads"] and not unsure:
@@ -253,7 +255,7 @@ def _condition(now: Map, number: int, node: dict[str, Any], *, unsure: bool) -> 
     return NodeState.NAMES[state]
 
 
-def problems(now: Map, nodes: dict[int, dict[str, Any]], groups: list[dict[str, Any]]) -> Iterable[str]:
+def problems(now: ClusterMap, nodes: dict[int, dict[str, Any]], groups: list[dict[str, Any]]) -> Iterable[str]:
     """What keeps the cluster from being well, for people. Nobody counts on read replicas: what they lack is told by `reader_notes`."""
     away = [number for number in nodes if not nodes[number]["there"] and not now.nodes[number].reader]
     for number in away:
@@ -301,7 +303,7 @@ def problems(now: Map, nodes: dict[int, dict[str, Any]], groups: list[dict[str, 
                 yield f"node {number} cannot be emptied: no other node has room for {_groups(stuck)}"
 
 
-def reader_notes(now: Map, nodes: dict[int, dict[str, Any]], groups: int) -> Iterable[str]:
+def reader_notes(now: ClusterMap, nodes: dict[int, dict[str, Any]], groups: int) -> Iterable[str]:
     """What read replicas lack, for people: writes do not need them."""
     for number in sorted(now.readers):
         node = nodes[number]
@@ -364,7 +366,7 @@ def trust_notes(nodes: dict[int, dict[str, Any]], told: ByCore) -> Iterable[str]
             yield f"node {where} and node {number}: {reason}"
 
 
-def _node(now: Map, number: int, told: ByCore) -> dict[str, Any]:
+def _node(now: ClusterMap, number: int, told: ByCore) -> dict[str, Any]:
     record = now.nodes[number]
     parts = [part for (where, _), part in told.items() if where == number]
     led = sum(replica.role == "leader" for part in parts for replica in part.replicas)
@@ -394,7 +396,7 @@ def _node(now: Map, number: int, told: ByCore) -> dict[str, Any]:
     }
 
 
-def _group(now: Map, group: int, told: ByCore) -> dict[str, Any]:
+def _group(now: ClusterMap, group: int, told: ByCore) -> dict[str, Any]:
     """As its leader says, and where that is away, as the newest of the others."""
     found = {where: replica for (where, _), part in told.items() for replica in part.replicas if replica.group == group}
     leaders = {where: replica for where, replica in found.items() if replica.role == "leader"}

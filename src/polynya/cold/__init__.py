@@ -36,7 +36,7 @@ from polynya.cold.merger import Merger
 from polynya.cold.planner import FlushSettings
 from polynya.cold.reader import ColdReader
 from polynya.cold.states import StateReader
-from polynya.cold.verifier import Part, Verifier
+from polynya.cold.verifier import PackVerifier, VerifiedPart
 
 __all__ = [
     "ColdReader",
@@ -51,8 +51,8 @@ __all__ = [
     "MergeSettings",
     "Merger",
     "PackGone",
-    "Part",
+    "PackVerifier",
     "StateReader",
     "Swept",
-    "Verifier",
+    "VerifiedPart",
 ]

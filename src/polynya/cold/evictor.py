@@ -55,7 +55,7 @@ class EvictCounters(msgspec.Struct):
     failures: int = 0  # blocks given up
 
 
-class Found(msgspec.Struct, gc=False):
+class IdleState(msgspec.Struct, gc=False):
     """An idle stream's state, as it is put away."""
 
     uid: int
@@ -118,7 +118,7 @@ class Evictor:
         uids = await self._idle(machine, before_ms)
         gone = 0
         while uids:
-            found: list[Found] = []
+            found: list[IdleState] = []
             size = 0
             while uids and len(found) < self._settings.block_streams and size < self._settings.block_bytes:
                 some = [self._take(machine, uids.pop()) for _ in range(min(ENCODED_AT_ONCE, len(uids)))]
@@ -146,14 +146,14 @@ class Evictor:
             return []
         return found
 
-    def _take(self, machine: Machine, uid: int) -> Found | None:
+    def _take(self, machine: Machine, uid: int) -> IdleState | None:
         stream = machine.by_uid.get(uid)
         if stream is None or not is_evictable(stream):
             return None
         state = state_of(stream)
-        return Found(uid, mark_of(stream), state) if len(state) <= self._settings.state_bytes_max else None
+        return IdleState(uid, mark_of(stream), state) if len(state) <= self._settings.state_bytes_max else None
 
-    async def _put_away(self, group: int, found: Sequence[Found]) -> int:
+    async def _put_away(self, group: int, found: Sequence[IdleState]) -> int:
         now_ms = self._groups.now_ms()
         key = pack_key(self._cluster_id, home_group=group, now_ms=now_ms, random=token_bytes(16))
         parts, offset = build_block(found, group, now_ms)
@@ -181,7 +181,7 @@ class Evictor:
         return len(accepted)
 
 
-def build_block(found: Sequence[Found], group: int, now_ms: int) -> tuple[list[bytes], int]:
+def build_block(found: Sequence[IdleState], group: int, now_ms: int) -> tuple[list[bytes], int]:
     """The object's parts, and where in it the first state begins; the others follow one behind the other."""
     states = [each.state for each in found]
     payload = b"".join(states)

@@ -39,7 +39,7 @@ class MergeSettings(msgspec.Struct, frozen=True, kw_only=True):
     claim_rest_ms: int = 3_600_000  # the driver of a table's job reads the slices it was told of: so long they stay
 
 
-class Run(msgspec.Struct, frozen=True, gc=False):
+class MergeRun(msgspec.Struct, frozen=True, gc=False):
     """Neighbours of one stream that are to become one slice."""
 
     group: int
@@ -108,9 +108,9 @@ def cut_segments(count: int, bounds: Iterable[int], resting: Sequence[Segment] =
     ]
 
 
-def plan_packs(runs: Iterable[Run], settings: MergeSettings) -> list[list[Run]]:
+def plan_packs(runs: Iterable[MergeRun], settings: MergeSettings) -> list[list[MergeRun]]:
     """The runs of each pack. Neighbours come together: few groups then hold a pack, and few requests read what is merged."""
-    packs: list[list[Run]] = []
+    packs: list[list[MergeRun]] = []
     size = entries = 0
     for run in sorted(runs, key=lambda run: (run.group, run.uid, run.record)):
         size, entries = size + run.size, entries + run.entries

@@ -16,7 +16,7 @@ from polynya.base import limits
 from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
 from polynya.cold.flusher import SURVEY_STREAMS, let_the_loop_run
 from polynya.cold.groups import Groups
-from polynya.cold.merge_planner import FAN_IN, MergeSettings, Run, Segment, cut_segments, plan_packs, plan_runs
+from polynya.cold.merge_planner import FAN_IN, MergeRun, MergeSettings, Segment, cut_segments, plan_packs, plan_runs
 from polynya.cold.steps import Steps, pause_after
 from polynya.objectstore.api import NotFound, ObjectStore, StoreError
 from polynya.stream.commands import ColdSlice, ReplaceSlices
@@ -51,10 +51,10 @@ class MergeCounters(msgspec.Struct):
     refused: int = 0  # runs that a group would not replace: the stream had changed meanwhile
 
 
-class Source(msgspec.Struct, gc=False):
+class MergeSource(msgspec.Struct, gc=False):
     """A run as it was just before it is merged."""
 
-    run: Run
+    run: MergeRun
     entries: list[ColdSlice]
     path: str  # "" but for the first slice of a stream
     content_type: str
@@ -124,12 +124,12 @@ class Merger:
 
     # Looking.
 
-    async def _look(self) -> list[Run]:
+    async def _look(self) -> list[MergeRun]:
         """The most worthwhile runs. Streams that have not grown since the last look cost next to nothing."""
         now_ms = self._groups.now_ms()
         known, self._looked = self._looked, {}
         settled, self._settled = self._settled, {}
-        found: list[Run] = []
+        found: list[MergeRun] = []
         for group, machine in list(self._groups.machines().items()):
             self._note_jobs(machine, now_ms)
             streams = list(machine.streams.values())
@@ -152,7 +152,7 @@ class Merger:
             if self._jobs.get(table, (-1, 0))[0] < job:
                 self._jobs[table] = (job, now_ms)
 
-    def _runs_of(self, group: int, stream: Stream, settled: int, now_ms: int) -> list[Run]:
+    def _runs_of(self, group: int, stream: Stream, settled: int, now_ms: int) -> list[MergeRun]:
         """`settled`: a record before which nothing is to be done."""
         assert stream.cold is not None
         skipped = index.first_from(stream.cold, settled)
@@ -166,7 +166,7 @@ class Merger:
             self._looked[stream.uid] = skipped + len(lengths)
         if quiet + skipped >= SETTLED_MIN:
             self._settled[stream.uid] = index.span(data, 0, quiet)[1] if quiet else settled
-        return [Run(group, stream.uid, *index.span(data, begin, end), end - begin, sum(lengths[begin:end])) for begin, end in runs]
+        return [MergeRun(group, stream.uid, *index.span(data, begin, end), end - begin, sum(lengths[begin:end])) for begin, end in runs]
 
     def _bounds(self, stream: Stream, data: bytes, now_ms: int) -> tuple[list[int], list[Segment]]:
         """The numbers of the entries at which claims begin and end, and what a driver may be reading now."""
@@ -182,7 +182,7 @@ class Merger:
 
     # Merging.
 
-    async def _merge(self, runs: Sequence[Run]) -> bool:
+    async def _merge(self, runs: Sequence[MergeRun]) -> bool:
         """Whether anything was replaced."""
         sources = [source for run in runs if (source := self._source(run)) is not None]
         data = await self._read(sources)
@@ -193,7 +193,7 @@ class Merger:
         home_group = sources[0].run.group
         key = pack_key(self._cluster_id, home_group=home_group, now_ms=now_ms, random=token_bytes(16))
         parts, slices = await asyncio.to_thread(build_merged, sources, data, key, now_ms)
-        members: dict[int, list[tuple[Run, ColdSlice]]] = {}
+        members: dict[int, list[tuple[MergeRun, ColdSlice]]] = {}
         for source, cold in zip(sources, slices, strict=True):
             if cold is None:
                 self._note_damage(source)
@@ -206,7 +206,7 @@ class Merger:
         key: str,
         home_group: int,
         parts: Sequence[bytes],
-        members: Mapping[int, list[tuple[Run, ColdSlice]]],
+        members: Mapping[int, list[tuple[MergeRun, ColdSlice]]],
         terms: Mapping[int, int],
     ) -> bool:
         self._in_flight.add(key)
@@ -227,14 +227,14 @@ class Merger:
                 raise outcome
         return taken > 0
 
-    def _count(self, runs: Sequence[Run], reply: Reply) -> int:
+    def _count(self, runs: Sequence[MergeRun], reply: Reply) -> int:
         accepted = [runs[position] for position in reply.detail or ()]
         self.counters.slices += sum(run.entries for run in accepted)
         self.counters.bytes += sum(run.size for run in accepted)
         self.counters.refused += len(runs) - len(accepted)
         return len(accepted)
 
-    def _source(self, run: Run) -> Source | None:
+    def _source(self, run: MergeRun) -> MergeSource | None:
         """The run as it is now; None when it is another, or gone."""
         machine = self._groups.machines().get(run.group)
         stream = machine.by_uid.get(run.uid) if machine else None
@@ -245,9 +245,9 @@ class Merger:
             return None
         entries = machine.index_of(stream)[begin:end]
         named = (stream.name, stream.content_type) if begin == 0 else ("", "")
-        return Source(run, entries, *named)
+        return MergeSource(run, entries, *named)
 
-    async def _read(self, sources: Sequence[Source]) -> dict[Place, memoryview]:
+    async def _read(self, sources: Sequence[MergeSource]) -> dict[Place, memoryview]:
         """The stored bytes of all slices that are there. Raises StoreUnavailable."""
         requests = cut_requests([cold for source in sources for cold in source.entries])
         found: dict[Place, memoryview] = {}
@@ -264,7 +264,7 @@ class Merger:
         for cold in request:
             found[cold.pack, cold.offset] = data[cold.offset - begin : cold.offset - begin + cold.stored]
 
-    def _note_damage(self, source: Source) -> None:
+    def _note_damage(self, source: MergeSource) -> None:
         """A stream with slices that are lost or damaged is left to its readers' errors; one that has changed meanwhile is not."""
         if self._source(source.run) is not None:
             self.counters.failures += 1
@@ -287,7 +287,7 @@ def cut_requests(slices: Sequence[ColdSlice]) -> list[list[ColdSlice]]:
 
 
 def build_merged(
-    sources: Sequence[Source], data: dict[Place, memoryview], key: str, now_ms: int
+    sources: Sequence[MergeSource], data: dict[Place, memoryview], key: str, now_ms: int
 ) -> tuple[list[bytes], list[ColdSlice | None]]:
     """The object's parts, and for each source its entry of the index; None for one with a slice that is not there or damaged. For a
     thread. Takes out of `data` what it has read."""
@@ -308,7 +308,7 @@ def build_merged(
     return parts, made
 
 
-def _within(runs: Iterable[Run]) -> Iterator[Run]:
+def _within(runs: Iterable[MergeRun]) -> Iterator[MergeRun]:
     """The first of them, in all `BYTES_MAX`."""
     size = 0
     for run in runs:

@@ -41,7 +41,7 @@ class Fault(msgspec.Struct, array_like=True):
     streams: list[str]
 
 
-class Part(msgspec.Struct, array_like=True):
+class VerifiedPart(msgspec.Struct, array_like=True):
     """What was looked at. `after`: the last pack; "" when all were. `left`: groups that are not led here, for which nothing was looked at."""
 
     after: str = ""
@@ -60,7 +60,7 @@ class _Table(msgspec.Struct):
     made: float
 
 
-class Verifier:
+class PackVerifier:
     """One per core: of the packs that streams of groups which it leads are in. Raises StoreUnavailable."""
 
     def __init__(self, groups: Groups, store: ObjectStore) -> None:
@@ -68,14 +68,14 @@ class Verifier:
         self._store = store
         self._tables: dict[frozenset[int], _Table] = {}
 
-    async def verify(self, after: str, groups: Collection[int]) -> Part:
+    async def verify(self, after: str, groups: Collection[int]) -> VerifiedPart:
         """The packs of these groups behind `after`, in the order of their keys. Those that are released meanwhile are no fault. Of a
         group that another node leads meanwhile no fault is told."""
         asked = frozenset(groups)
         table = self._tables.pop(asked, None)
         if table is None or not after or time.monotonic() > table.made + TABLE_SECONDS:
             table = await self._survey(asked)
-        part = Part()
+        part = VerifiedPart()
         begin = bisect_right(table.keys, after)
         for key in table.keys[begin : begin + PART_PACKS]:
             slices = table.packs[key]

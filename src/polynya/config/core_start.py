@@ -15,7 +15,7 @@ import sys
 import msgspec
 
 from polynya.config.model import Config
-from polynya.config.node_identity import Birth
+from polynya.config.node_identity import NodeIdentity
 from polynya.config.tls import TlsFiles
 
 READY = b"R"
@@ -43,7 +43,7 @@ class CoreStart(msgspec.Struct, frozen=True, kw_only=True):
     """All that one core process needs to know. `config.cores` and `config.groups` are numbers here."""
 
     config: Config
-    birth: Birth
+    birth: NodeIdentity
     core: int
     start_id: str  # of this start of the node: 128 random bits, hexadecimal
     host: str  # numeric

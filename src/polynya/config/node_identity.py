@@ -26,7 +26,7 @@ OLDER = (
 _BEFORE_BIRTH = {"run", "node.lock", "node.pid", "node.tmp", "node.log", "polynya.toml", "start.sh", PRIVATE, "lost+found", "access", "tls"}
 
 
-class Birth(msgspec.Struct, frozen=True, kw_only=True):
+class NodeIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """The identity of a node's data. `history` moves on when a restore or an accepted loss starts a new one (F4)."""
 
     format_version: int = FORMAT
@@ -43,7 +43,7 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
     provisional: bool = False  # whoever knows the cluster may not have been heard: see `learning`
 
 
-class Learned(msgspec.Struct, frozen=True):
+class DiscoveredCluster(msgspec.Struct, frozen=True):
     """What others say of the cluster; 0 is unknown."""
 
     history: int = 0
@@ -51,7 +51,7 @@ class Learned(msgspec.Struct, frozen=True):
     removed_by: int = 0  # a node that knows that this one's number was removed from the cluster
 
 
-def birth_of(config: Config, learned: Learned | None = None) -> Birth:
+def birth_of(config: Config, learned: DiscoveredCluster | None = None) -> NodeIdentity:
     """The identity in the data folder; a folder without one is born now, and is provisional when others are not heard yet (`learned`: what they
     say). The caller holds the folder's lock.
 
@@ -63,9 +63,9 @@ def birth_of(config: Config, learned: Learned | None = None) -> Birth:
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
-        return _bear(path, config, learned or Learned())
+        return _bear(path, config, learned or DiscoveredCluster())
     try:
-        birth = msgspec.json.decode(raw, type=Birth)
+        birth = msgspec.json.decode(raw, type=NodeIdentity)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptData(f"{path} cannot be read ({error}); restore it from a copy: the data cannot be opened without it") from None
     _check(birth, config, path)
@@ -85,7 +85,7 @@ def journal_id_of(cluster_id: str, core: int) -> int:
     return int(cluster_id[:14] or "0", 16) << 8 | core
 
 
-def _bear(path: Path, config: Config, learned: Learned) -> Birth:
+def _bear(path: Path, config: Config, learned: DiscoveredCluster) -> NodeIdentity:
     if learned.removed_by:
         raise ConfigError(
             f"cluster.node: number {config.cluster.node} was removed from the cluster, says node {learned.removed_by}, and is never given again; "
@@ -102,7 +102,7 @@ def _bear(path: Path, config: Config, learned: Learned) -> Birth:
     return bear(path, config, learned)
 
 
-def bear(path: Path, config: Config, learned: Learned) -> Birth:
+def bear(path: Path, config: Config, learned: DiscoveredCluster) -> NodeIdentity:
     """Write the identity of a folder in which nothing is to be kept."""
     groups, history = config.groups or learned.groups or GROUPS_DEFAULT, max(config.cluster.history, learned.history)
     birth = new_birth(config, config.cluster.id or secrets.token_hex(16), groups, history)
@@ -112,10 +112,10 @@ def bear(path: Path, config: Config, learned: Learned) -> Birth:
     return birth
 
 
-def new_birth(config: Config, cluster_id: str, groups: int, history: int = 1) -> Birth:
+def new_birth(config: Config, cluster_id: str, groups: int, history: int = 1) -> NodeIdentity:
     """What a folder with these settings becomes."""
     cluster = config.cluster
-    return Birth(
+    return NodeIdentity(
         cluster_id=cluster_id,
         node=cluster.node,
         nodes=() if cluster.joins else tuple(node.id for node in _nodes(config)),
@@ -134,7 +134,7 @@ def strangers_in(folder: Path, beside: frozenset[str] = frozenset()) -> list[str
     return sorted(entry.name for entry in folder.iterdir() if entry.name not in _BEFORE_BIRTH | beside and entry.name[0] != ".")
 
 
-def _check(birth: Birth, config: Config, path: Path) -> None:
+def _check(birth: NodeIdentity, config: Config, path: Path) -> None:
     check_format(f"{path}: the data", birth.format_version, older=OLDER)
     _check_cluster(birth, config, path)
     if config.cores is not None and config.cores > birth.groups:
@@ -153,7 +153,7 @@ def _nodes(config: Config) -> list[ClusterNode]:
     return sorted(config.cluster.voting, key=lambda node: node.id)
 
 
-def _check_cluster(birth: Birth, config: Config, path: Path) -> None:
+def _check_cluster(birth: NodeIdentity, config: Config, path: Path) -> None:
     """The data stays with the cluster, and in the place in it, that it was born in."""
     cluster = config.cluster
     if not cluster.is_on and birth.node:

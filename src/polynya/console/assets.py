@@ -29,7 +29,7 @@ _ALWAYS = (
 )
 
 
-class Answer(msgspec.Struct, frozen=True):
+class AssetResponse(msgspec.Struct, frozen=True):
     """What a front sends: `body` is empty for 304, 308 and 405."""
 
     status: int
@@ -57,22 +57,22 @@ class Assets:
     def names(self) -> list[str]:
         return sorted(self._assets)
 
-    def answer(self, method: str, path: str, headers: Mapping[str, str]) -> Answer | None:
+    def answer(self, method: str, path: str, headers: Mapping[str, str]) -> AssetResponse | None:
         """`path` is what follows `/console/`, `headers` the request's in lower case. None: there is no such file."""
         asset = self._assets.get(path or INDEX)
         if asset is None:
             return None
         if method not in ("GET", "HEAD"):
-            return Answer(405, "", (("Allow", "GET, HEAD"),))
+            return AssetResponse(405, "", (("Allow", "GET, HEAD"),))
         shown = (*_ALWAYS, ("ETag", asset.etag))
         if none_match(headers.get("if-none-match"), asset.etag):
-            return Answer(304, "", shown)
-        return Answer(200, asset.content_type, shown, asset.body)
+            return AssetResponse(304, "", shown)
+        return AssetResponse(200, asset.content_type, shown, asset.body)
 
 
-def to_folder() -> Answer:
+def to_folder() -> AssetResponse:
     """For `/console`: the page's own links are relative to `/console/`. The target is relative too, for proxies that add a path."""
-    return Answer(308, "", (("Location", "console/"), ("Cache-Control", "no-cache")))
+    return AssetResponse(308, "", (("Location", "console/"), ("Cache-Control", "no-cache")))
 
 
 def _asset(name: str, body: bytes) -> Asset:

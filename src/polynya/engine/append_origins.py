@@ -9,7 +9,7 @@ MANY = 20  # appends of two looks move a lead; fewer may stay where they are led
 MOST = 0.75  # of them are nearly all
 
 
-class Demand:
+class AppendOrigins:
     """Of one core of the node `node`. `look` is called once a second.
 
     `here` is for who proposes to a group that is led here: one more for each command of this core's own clients."""

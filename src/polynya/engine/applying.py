@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from polynya.raft import Entry, Kind
+from polynya.raft import Entry, EntryKind
 from polynya.replica.log import decode_command
-from polynya.replica.member import Bundled, Heard, Member, Proposal
+from polynya.replica.member import Bundled, Member, Proposal, ReceivedEntry
 from polynya.stream.commands import Bundle, Command
 from polynya.stream.replies import Reply
 
-_COMMAND = Kind.COMMAND
+_COMMAND = EntryKind.COMMAND
 
 
 def apply_committed(member: Member, on_applied: Callable[[int, Command, Reply], None], answer: Callable[[Proposal, Reply], None]) -> int:
@@ -54,7 +54,7 @@ def _taken(entry: Entry) -> tuple[Command, list[Proposal]]:
         command, entry.command = entry.command, None
         if command is not None:
             return command, [entry]
-    elif type(entry) is Heard:
+    elif type(entry) is ReceivedEntry:
         command, entry.command = entry.command, None
         if command is not None:
             return command, []

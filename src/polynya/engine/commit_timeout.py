@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from polynya.base.errors import OutcomeUnknown, Unavailable
 
 if TYPE_CHECKING:
-    from polynya.engine.replicated import ReplicatedCore
+    from polynya.engine.replicated import ReplicatedEngine
     from polynya.replica.member import Member
 
 LOOK_SECONDS = 1.0
@@ -18,10 +18,10 @@ _Reached = tuple[int, ...]
 log = logging.getLogger("polynya.patience")
 
 
-class Patience:
+class CommitTimeouts:
     """Of one core, from its beginning to `close`."""
 
-    def __init__(self, core: ReplicatedCore) -> None:
+    def __init__(self, core: ReplicatedEngine) -> None:
         self._core = core
         self._loop = asyncio.get_running_loop()
         # Of groups with something to write: how far that was seen to be, and since when.

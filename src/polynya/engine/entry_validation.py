@@ -10,24 +10,24 @@ from __future__ import annotations
 
 import logging
 
-from polynya.base.errors import Senseless
-from polynya.base.log_throttle import Complaints
+from polynya.base.errors import InvalidMessage
+from polynya.base.log_throttle import LogThrottle
 from polynya.base.msgpack import UNREADABLE
-from polynya.raft import Kind, Message
+from polynya.raft import EntryKind, Message
 from polynya.raft.messages import Append
 from polynya.replica.log import decode_heard
-from polynya.replica.member import Heard
+from polynya.replica.member import ReceivedEntry
 
 DOUBT_MS = 10_000  # several elections
-_COMMAND = Kind.COMMAND
+_COMMAND = EntryKind.COMMAND
 log = logging.getLogger("polynya.raft")
 
 
-class Doubts:
+class EntryValidator:
     """Of a core."""
 
     def __init__(self) -> None:
-        self._complaints = Complaints()
+        self._complaints = LogThrottle()
         self._doubted: dict[int, tuple[int, int, int]] = {}  # group → a node, a term in which it leads, and until when it is doubted
 
     def accept(self, message: Message, now_ms: int) -> bool:
@@ -38,13 +38,13 @@ class Doubts:
             return True
         try:
             _read(message)
-        except Senseless as fault:
+        except InvalidMessage as fault:
             self._doubted[message.group] = (message.sender, message.term, now_ms + DOUBT_MS)
             log.error("an entry for the log makes no sense: its leader is not listened to for a while", extra={"error": str(fault)})
             return False
         return True
 
-    def dropped(self, node: int, fault: Senseless, now_ms: int) -> None:
+    def dropped(self, node: int, fault: InvalidMessage, now_ms: int) -> None:
         """A message that was held back made no sense when its turn came, and changed nothing."""
         times = self._complaints.due(now_ms / 1000, str(node))
         if times:
@@ -64,8 +64,8 @@ def _read(message: Append) -> None:
         if entry.kind == _COMMAND:
             try:
                 command = decode_heard(entry.payload)
-            except (*UNREADABLE, Senseless) as error:
-                raise Senseless(
+            except (*UNREADABLE, InvalidMessage) as error:
+                raise InvalidMessage(
                     f"group {message.group}: what node {message.sender} sends as entry {entry.index} is no command that this release knows ({error})"
                 ) from None
-            entries[number] = Heard(entry.payload, entry.kind, entry.term, entry.index, entry.group, 0, command)
+            entries[number] = ReceivedEntry(entry.payload, entry.kind, entry.term, entry.index, entry.group, 0, command)

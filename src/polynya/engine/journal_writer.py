@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from polynya.engine.standalone import KIND_COPY, MARK_SECONDS, CoreCounters, Moves, copy_of
-from polynya.raft import Effects, HardState, Kind, Raft, Snapshot, encode_configuration
+from polynya.raft import Effects, EntryKind, HardState, Raft, Snapshot, encode_configuration
 from polynya.replica.member import Member
 from polynya.stream.state.model import HotBatch
 from polynya.system.disk_pace import DiskPace
@@ -25,7 +25,7 @@ _NO_BYTES = b""
 Done = Callable[[BaseException | None], None]
 
 
-class Writer(Protocol):
+class WriteExecutor(Protocol):
     """`done` is called on the loop, in the order of the calls, with the error that there was."""
 
     def write(self, batch: WriteBatch, done: Done) -> None: ...
@@ -57,7 +57,7 @@ class Turns(Protocol):
         ...
 
 
-class Write(msgspec.Struct):
+class PendingWrite(msgspec.Struct):
     """What becomes durable with one write."""
 
     tickets: list[tuple[Raft, int]]
@@ -65,15 +65,15 @@ class Write(msgspec.Struct):
     waiters: list[asyncio.Future[bool]]
 
 
-class Writes:
+class JournalWriter:
     """At most one write is in flight; what is staged meanwhile is the next one."""
 
-    def __init__(self, journal: Journal, writer: Writer, turns: Turns, counters: CoreCounters) -> None:
+    def __init__(self, journal: Journal, writer: WriteExecutor, turns: Turns, counters: CoreCounters) -> None:
         self.full = False
         self._journal, self._writer, self._turns, self._counters = journal, writer, turns, counters
         self._loop = asyncio.get_running_loop()
-        self._gathered = Write([], [], [])
-        self._flying: tuple[WriteBatch, Write] | None = None
+        self._gathered = PendingWrite([], [], [])
+        self._flying: tuple[WriteBatch, PendingWrite] | None = None
         self._given_at = 0.0
         self._mark_due = self._closed = False
 
@@ -90,15 +90,15 @@ class Writes:
         """What a group wants to be durable, and its ticket."""
         journal, number, entries = self._journal, effects.group, effects.entries
         if effects.reset is not None:
-            journal.stage(number, effects.reset.term, effects.reset.index, Kind.RESET, _NO_BYTES)
+            journal.stage(number, effects.reset.term, effects.reset.index, EntryKind.RESET, _NO_BYTES)
         if effects.hard_state is not None:
             state = effects.hard_state
             if member.raft.recall_based:  # it was told whom its group began with, and must not believe its settings any more
                 self._belongs(member.raft)
-            journal.stage(number, state.term, state.vote, Kind.HARD_STATE, _flag(state))
+            journal.stage(number, state.term, state.vote, EntryKind.HARD_STATE, _flag(state))
         if entries:
-            if all(entry.kind == Kind.COMMAND for entry in entries):
-                journal.stage_all(entries, Kind.COMMAND)
+            if all(entry.kind == EntryKind.COMMAND for entry in entries):
+                journal.stage_all(entries, EntryKind.COMMAND)
             else:
                 for entry in entries:
                     entry.place = journal.stage(number, entry.term, entry.index, entry.kind, entry.payload)
@@ -124,7 +124,7 @@ class Writes:
 
     def configured(self, group: int, snapshot: Snapshot) -> asyncio.Future[bool]:
         """Who belonged to the group at a snapshot: before that is on the disk."""
-        self._journal.stage(group, snapshot.term, snapshot.index, Kind.CONFIGURED, encode_configuration(snapshot.configuration))
+        self._journal.stage(group, snapshot.term, snapshot.index, EntryKind.CONFIGURED, encode_configuration(snapshot.configuration))
         return self._waiter()
 
     def drop(self, group: int, state: HardState) -> asyncio.Future[bool]:
@@ -134,15 +134,15 @@ class Writes:
 
     def _belongs(self, raft: Raft) -> None:
         snapshot = raft.snapshot
-        self._journal.stage(raft.group, snapshot.term, snapshot.index, Kind.CONFIGURED, encode_configuration(snapshot.configuration))
+        self._journal.stage(raft.group, snapshot.term, snapshot.index, EntryKind.CONFIGURED, encode_configuration(snapshot.configuration))
 
     def _begin(self, member: Member) -> None:
         raft = member.raft
         self._belongs(raft)
-        self._journal.stage(raft.group, raft.term, raft.vote, Kind.HARD_STATE, _flag(raft))
+        self._journal.stage(raft.group, raft.term, raft.vote, EntryKind.HARD_STATE, _flag(raft))
 
     def _departed(self, group: int, state: HardState) -> None:
-        self._journal.stage(group, state.term, state.vote, Kind.DROPPED, _flag(state))
+        self._journal.stage(group, state.term, state.vote, EntryKind.DROPPED, _flag(state))
 
     def flush(self) -> None:
         """At the end of a turn."""
@@ -150,10 +150,10 @@ class Writes:
             return
         batch = self._journal.take()
         if batch is not None:
-            gathered, self._gathered = self._gathered, Write([], [], [])
+            gathered, self._gathered = self._gathered, PendingWrite([], [], [])
             self._give(batch, gathered)
         elif self._gathered.waiters:
-            nothing, self._gathered = self._gathered, Write([], [], [])
+            nothing, self._gathered = self._gathered, PendingWrite([], [], [])
             _wake(nothing, durable=True)
 
     def close(self) -> None:
@@ -166,7 +166,7 @@ class Writes:
         self._gathered.waiters.append(waiter)
         return waiter
 
-    def _give(self, batch: WriteBatch, write: Write) -> None:
+    def _give(self, batch: WriteBatch, write: PendingWrite) -> None:
         self._flying, self._given_at = (batch, write), self._loop.time()
         self._writer.write(batch, self._written)
 
@@ -186,7 +186,7 @@ class Writes:
         except BaseException as fault:  # half of it is done: going on would answer from a state of its own
             self._turns.fail(fault)
 
-    def _synced(self, batch: WriteBatch, write: Write) -> None:
+    def _synced(self, batch: WriteBatch, write: PendingWrite) -> None:
         self._journal.synced(batch)
         self._turns.gather()
         self.flush()  # what gathered meanwhile: the disk works while others apply and answer
@@ -205,12 +205,12 @@ class Writes:
         if self._flying is None and not self._closed and not self.full:
             mark = self._journal.take_mark()
             if mark is not None:
-                self._give(mark, Write([], [], []))
+                self._give(mark, PendingWrite([], [], []))
 
-    def _refused(self, batch: WriteBatch, write: Write) -> None:
+    def _refused(self, batch: WriteBatch, write: PendingWrite) -> None:
         self._counters.disk_full += 1
         self._journal.discard(batch)
-        gathered, self._gathered = self._gathered, Write([], [], [])
+        gathered, self._gathered = self._gathered, PendingWrite([], [], [])
         self.full = True
         self._loop.call_later(FULL_SECONDS, self._try_again)
         _wake(write, durable=False)
@@ -266,7 +266,7 @@ def _flag(state: HardState | Raft) -> bytes:
     return LEARNING if state.learning else UNBORN if state.unborn else _NO_BYTES
 
 
-def _wake(write: Write, *, durable: bool) -> None:
+def _wake(write: PendingWrite, *, durable: bool) -> None:
     for waiter in write.waiters:
         if not waiter.done():
             waiter.set_result(durable)

@@ -11,13 +11,13 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from polynya.raft import Configuration, Mode, Refusal
+from polynya.raft import Configuration, Mode, ProposalRefused
 from polynya.transport import Reply, node_of
 
 if TYPE_CHECKING:
-    from polynya.engine.append_origins import Demand
-    from polynya.engine.journal_writer import Writes
-    from polynya.engine.replicated import ReplicatedCore
+    from polynya.engine.append_origins import AppendOrigins
+    from polynya.engine.journal_writer import JournalWriter
+    from polynya.engine.replicated import ReplicatedEngine
     from polynya.raft import Raft
     from polynya.replica.member import Member
 
@@ -35,7 +35,7 @@ STOPPING_SECONDS = 30.0  # a stop does not take as long
 log = logging.getLogger("polynya.leads")
 
 
-class Asking(Protocol):
+class LeadershipTransport(Protocol):
     """What is needed of a core's transport."""
 
     def on(self, kind: int, handler: Callable[[bytes, Reply, int], None]) -> None: ...
@@ -43,17 +43,17 @@ class Asking(Protocol):
     def call_nowait(self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]) -> None: ...
 
 
-class Leads:
+class LeaderPlacement:
     """Of one core, from its beginning to `close`."""
 
-    def __init__(self, core: ReplicatedCore, writes: Writes) -> None:
+    def __init__(self, core: ReplicatedEngine, writes: JournalWriter) -> None:
         self._core, self._writes = core, writes
         self._loop = asyncio.get_running_loop()
         self._given_back: dict[int, float] = {}  # group -> when it was last tried
         self._strays = set(core.members)  # groups that may be led here although another is to lead them; the rest need no look
-        self._demand: Demand | None = None
+        self._demand: AppendOrigins | None = None
         self._may_lead: Callable[[int], bool] = lambda node: True
-        self._transport: Asking | None = None
+        self._transport: LeadershipTransport | None = None
         self._core_at: Callable[[int, int], int] = lambda node, group: 0
         self._firsts: dict[int, int] = {}  # as of the last map; at the start nothing was chosen lately
         self._placed: dict[int, float] = {}  # group -> when this node was chosen to lead it
@@ -75,7 +75,7 @@ class Leads:
             if first == core.node and known.get(number, first) != first:
                 self._placed[number] = self._loop.time()
 
-    def follow(self, demand: Demand, may_lead: Callable[[int], bool], core_at: Callable[[int, int], int]) -> None:
+    def follow(self, demand: AppendOrigins, may_lead: Callable[[int], bool], core_at: Callable[[int, int], int]) -> None:
         """From now on groups go to where their writers are, if that node may lead. `core_at`: the core of a node that has a group."""
         self._demand, self._may_lead, self._core_at = demand, may_lead, core_at
 
@@ -83,13 +83,13 @@ class Leads:
         self._leaves = False
         self._timer.cancel()
 
-    def listen(self, transport: Asking) -> None:
+    def listen(self, transport: LeadershipTransport) -> None:
         """From now on to cores of other nodes that stop, or that give this one a group for its writers."""
         self._transport = transport
         transport.on(KIND_STOPPING, self._hear)
         transport.on(KIND_FOLLOWS, self._hear_of_writers)
 
-    def leave(self, transport: Asking, cores: Iterable[int]) -> None:
+    def leave(self, transport: LeadershipTransport, cores: Iterable[int]) -> None:
         """Before a stop: these cores of other nodes give this one no leaderships any more, and what it leads from now on goes to others."""
         self._leaves = True
         for core in cores:
@@ -121,7 +121,7 @@ class Leads:
         if self._leaves:
             self.hand_over_all()
 
-    def change(self, group: int, target: Configuration) -> Refusal | None:
+    def change(self, group: int, target: Configuration) -> ProposalRefused | None:
         """Towards these voters, learners and readers, of a group that is led here. A leader that gets no vote hands over first, so that nothing
         in flight loses its answer."""
         core = self._core
@@ -130,7 +130,7 @@ class Leads:
             stay = [node for node in raft.configuration.voters if node in target.voters and not raft.peers[node].lost]
             if stay:
                 core.transfer(group, max(stay, key=lambda node: (node == core.first_of(group), raft.peers[node].match)))
-                return Refusal.HANDING_OVER
+                return ProposalRefused.HANDING_OVER
         refusal = raft.change(target, core.now_ms())
         core.kick()
         return refusal

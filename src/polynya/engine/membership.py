@@ -39,7 +39,7 @@ class Membership(msgspec.Struct, frozen=True):
         return nodes[group % len(nodes)] if nodes else 0
 
 
-class Links(Protocol):
+class PeerLinks(Protocol):
     """The way to the same core of the other nodes. What cannot be sent is dropped: Raft sends it again."""
 
     def send(self, node: int, messages: list[bytes]) -> None:
@@ -65,12 +65,12 @@ def settings_of(group: int, is_first: bool, groups: int) -> Settings:
     )
 
 
-class Cluster(msgspec.Struct, frozen=True):
+class ClusterSettings(msgspec.Struct, frozen=True):
     """`groups`: how many there are for streams, in all. `seed` gives random bits that no other life of this process had. `reached` hears of log
     time that others have logged and this node's clock has not reached."""
 
     membership: Membership
-    links: Links
+    links: PeerLinks
     groups: int
     now_ms: Callable[[], int] = boot_ms
     seed: Callable[[], int] = lambda: randbits(64)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from polynya.engine.membership import Links
+from polynya.engine.membership import PeerLinks
 from polynya.raft import Append, Message, SnapshotChunk, encode_block, encode_message
 
 
 class Outbox:
     """Of one core."""
 
-    def __init__(self, links: Links) -> None:
+    def __init__(self, links: PeerLinks) -> None:
         self._links = links
         self._small: dict[int, list[bytes]] = {}
         self._bulk: dict[int, list[bytes]] = {}

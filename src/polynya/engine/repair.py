@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from polynya.base.errors import CorruptData, PolynyaError
-from polynya.engine.leadership import Asking
-from polynya.engine.replicated import ReplicatedCore
+from polynya.engine.leadership import LeadershipTransport
+from polynya.engine.replicated import ReplicatedEngine
 from polynya.engine.snapshots.transfer import batch_at
 from polynya.replica import Group
 from polynya.stream.commands import Batch
@@ -38,10 +38,10 @@ class Repairer:
     def __init__(self, journal: Journal, groups: Mapping[int, Group]) -> None:
         self.repaired = 0  # batches
         self._journal, self._groups = journal, groups
-        self._transport: Asking | None = None
+        self._transport: LeadershipTransport | None = None
         self._places: Callable[[int], Iterable[int]] = lambda group: ()
 
-    def join(self, transport: Asking, places: Callable[[int], Iterable[int]]) -> None:
+    def join(self, transport: LeadershipTransport, places: Callable[[int], Iterable[int]]) -> None:
         """From now on other members are asked, and answered. `places`: their cores that have a group."""
         self._transport, self._places = transport, places
         transport.on(KIND_BATCH, self._answer)
@@ -98,7 +98,7 @@ class Repairer:
         reply(msgspec.msgpack.encode(None if found is None else _batch_of(found)))
 
 
-def others_of(core: ReplicatedCore, core_at: Callable[[int, int], int]) -> Callable[[int], list[int]]:
+def others_of(core: ReplicatedEngine, core_at: Callable[[int, int], int]) -> Callable[[int], list[int]]:
     """The cores of other nodes that have a group. `core_at`: by node and group, as the transport calls it."""
 
     def others(group: int) -> list[int]:

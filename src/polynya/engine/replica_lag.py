@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 
-from polynya.engine.replicated import ReplicatedCore
+from polynya.engine.replicated import ReplicatedEngine
 from polynya.observability.metrics import Samples, label
 from polynya.raft import Raft
 
@@ -25,10 +25,10 @@ class _Mark(msgspec.Struct):
     took: float = 0.0
 
 
-class ReaderLag:
+class ReplicaLag:
     """Of one core. The seconds are as exact as `look` is often."""
 
-    def __init__(self, core: ReplicatedCore, readers: Callable[[], Collection[int]], now: Callable[[], float]) -> None:
+    def __init__(self, core: ReplicatedEngine, readers: Callable[[], Collection[int]], now: Callable[[], float]) -> None:
         self._core, self._readers, self._now = core, readers, now
         self._marks: dict[tuple[int, int], _Mark] = {}
 

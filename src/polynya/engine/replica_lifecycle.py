@@ -6,18 +6,18 @@ from __future__ import annotations
 import asyncio
 
 from polynya.base.errors import Unavailable
-from polynya.engine.replicated import ReplicatedCore
+from polynya.engine.replicated import ReplicatedEngine
 from polynya.engine.snapshots.snapshotter import Snapshotter
-from polynya.raft import Configuration, HardState, Restored, Role, Snapshot, membership
+from polynya.raft import Configuration, HardState, RestoredMember, Role, Snapshot, membership
 from polynya.wal import SnapshotStore
 
 FULL_SECONDS = 0.5  # a drop that the disk has no room for is tried again
 
 
-class Residence:
+class ReplicaLifecycle:
     """Of one core. Each replica is made or dropped by one at a time."""
 
-    def __init__(self, core: ReplicatedCore, store: SnapshotStore, snapshotter: Snapshotter) -> None:
+    def __init__(self, core: ReplicatedEngine, store: SnapshotStore, snapshotter: Snapshotter) -> None:
         self._core, self._store, self._snapshotter = core, store, snapshotter
         self._busy = asyncio.Lock()
 
@@ -33,7 +33,7 @@ class Residence:
             promised = HardState(before.term, before.vote, before.forgetful, learning=True)
             if not await core.configured(group, blank):
                 raise Unavailable("the disk has no room for another replica; tried again later")
-            core.add(group, Restored(blank, promised))
+            core.add(group, RestoredMember(blank, promised))
 
     async def drop(self, group: int, *, told_ms: int | None = None) -> None:
         """The replica's data is gone when it returns; nothing when there is none. What its member promised stays, for one that may be made in

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from polynya.raft import Restored
+from polynya.raft import RestoredMember
 from polynya.replica.member import Member
 
 
-class Fitness:
+class ReplicaReadiness:
     """Of the replicas of one core of the node `node`."""
 
     def __init__(self, node: int) -> None:
         self._node = node
         self._anew: set[int] = set()  # groups whose replica here may lack what there was before it was made
 
-    def begins(self, number: int, restored: Restored) -> None:
+    def begins(self, number: int, restored: RestoredMember) -> None:
         """A replica is here, with this."""
         if restored.hard_state.learning or not (restored.snapshot.index or restored.entries):
             self._anew.add(number)

@@ -12,31 +12,31 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from polynya.base.errors import NotLeader, OutcomeUnknown, Senseless, Unavailable
+from polynya.base.errors import InvalidMessage, NotLeader, OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
 from polynya.engine.applying import apply_committed
-from polynya.engine.commit_timeout import Patience
+from polynya.engine.commit_timeout import CommitTimeouts
 from polynya.engine.deadlines import Deadlines
-from polynya.engine.entry_validation import Doubts
-from polynya.engine.journal_writer import Writer, WriterThread, Writes
-from polynya.engine.leadership import Leads
-from polynya.engine.membership import Cluster
+from polynya.engine.entry_validation import EntryValidator
+from polynya.engine.journal_writer import JournalWriter, WriteExecutor, WriterThread
+from polynya.engine.leadership import LeaderPlacement
+from polynya.engine.membership import ClusterSettings
 from polynya.engine.outbox import Outbox
-from polynya.engine.replica_readiness import Fitness
+from polynya.engine.replica_readiness import ReplicaReadiness
 from polynya.engine.standalone import CoreCounters
 from polynya.engine.storage import Storage
 from polynya.engine.turn_ends import TurnEnds, journal_failed
 from polynya.raft import (
     Effects,
     Entry,
+    EntryKind,
     HardState,
     Identity,
-    Kind,
     Message,
+    ProposalRefused,
     Raft,
-    Refusal,
-    Restored,
+    RestoredMember,
     Role,
     Settings,
     Snapshot,
@@ -64,19 +64,19 @@ def _all_groups(group: int) -> bool:
     return True
 
 
-class ReplicatedCore:
-    """Has the surface of `polynya.engine.standalone.Core`. All methods are called on the loop.
+class ReplicatedEngine:
+    """Has the surface of `polynya.engine.standalone.StandaloneEngine`. All methods are called on the loop.
 
     Invariants: at most one write is in flight; an entry is applied only when it is committed and durable here; a proposal is answered once.
     """
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterSettings,
         storage: Storage,
         *,
         fatal: Callable[[BaseException], None],
-        writer: Writer | None = None,
+        writer: WriteExecutor | None = None,
     ) -> None:
         self.shard = storage.shard
         self.journal = journal = storage.journal
@@ -104,15 +104,15 @@ class ReplicatedCore:
         self._kicked = self._applied = False
         self._dead: BaseException | None = None
         self._ends = TurnEnds()
-        self._writes = Writes(journal, WriterThread(journal, self.counters.pace) if writer is None else writer, self, self.counters)
+        self._writes = JournalWriter(journal, WriterThread(journal, self.counters.pace) if writer is None else writer, self, self.counters)
         self._deadlines = Deadlines(self._now_ms, self._due)
         self.members: dict[int, Member] = {}
-        self._fitness, self._doubts = Fitness(self.node), Doubts()
+        self._fitness, self._doubts = ReplicaReadiness(self.node), EntryValidator()
         for number, restored in storage.restored.items():
             self._join(number, restored)
         self._writes.begin(self.members.values())
-        self.leadership = Leads(self, self._writes)
-        self._patience = Patience(self)
+        self.leadership = LeaderPlacement(self, self._writes)
+        self._patience = CommitTimeouts(self)
         self._kick_soon()
 
     # --- replicas that come and go ---------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class ReplicatedCore:
         """Whether a replica is here."""
         return group in self.members
 
-    def add(self, group: int, restored: Restored) -> None:
+    def add(self, group: int, restored: RestoredMember) -> None:
         """A replica is here from now on, and the disk knows it."""
         self.departed.pop(group, None)
         self.shard.groups[group] = Group(group, Machine(group, self._cluster.groups))
@@ -160,7 +160,7 @@ class ReplicatedCore:
         """They change with who is to lead the group, and with how many share the memory."""
         return self._cluster.settings(number, self.first_of(number) == self.node, len(self.shard.groups))
 
-    def _join(self, number: int, restored: Restored) -> None:
+    def _join(self, number: int, restored: RestoredMember) -> None:
         identity = Identity(number, self.node, self._cluster.seed())
         raft = Raft(identity, restored, self.settings_of(number), now_ms=self._now_ms(), ready=self._ready)
         self._fitness.begins(number, restored)
@@ -179,7 +179,7 @@ class ReplicatedCore:
             return
         if not member.queue:
             self._queued.append(member)
-        member.queue.append(Proposal(payload, Kind.COMMAND, 0, 0, group, 0, command, done))
+        member.queue.append(Proposal(payload, EntryKind.COMMAND, 0, 0, group, 0, command, done))
         self.inflight_bytes += len(payload)
         self._kick_soon()
 
@@ -259,7 +259,7 @@ class ReplicatedCore:
             try:
                 message = decode_message(data)
                 if sender and message.sender != sender:
-                    raise Senseless(f"a message of node {message.sender} came from node {sender}")
+                    raise InvalidMessage(f"a message of node {message.sender} came from node {sender}")
                 member = self.members.get(message.group)
                 if member is None or not self._doubts.accept(message, now_ms):
                     continue
@@ -267,7 +267,7 @@ class ReplicatedCore:
                     self.on_chunk(member, message)
                 else:
                     member.raft.step(message, now_ms)
-            except Senseless as fault:
+            except InvalidMessage as fault:
                 senseless = fault
             except BaseException as fault:  # an invariant of the group does not hold: nothing more may be said in its name
                 self._die(fault)
@@ -282,7 +282,7 @@ class ReplicatedCore:
             return
         try:
             member.raft.step(message, self._now_ms())
-        except Senseless as fault:
+        except InvalidMessage as fault:
             self._doubts.dropped(message.sender, fault, self._now_ms())
         except BaseException as fault:
             self._die(fault)
@@ -329,10 +329,10 @@ class ReplicatedCore:
         """0 when there is no replica here."""
         return self.members[group].raft.term if group in self.members else 0
 
-    def transfer(self, group: int, node: int) -> Refusal | None:
+    def transfer(self, group: int, node: int) -> ProposalRefused | None:
         """Hand the leadership of a group to another node."""
         if group not in self.members:
-            return Refusal.NOT_LEADER
+            return ProposalRefused.NOT_LEADER
         refusal = self.members[group].raft.transfer(node, self._now_ms())
         self._kick_soon()
         return refusal
@@ -509,7 +509,7 @@ class ReplicatedCore:
             refusal = member.raft.propose(entries, now_ms)
             if refusal is None:
                 member.proposals.extend(entries)  # type: ignore[arg-type]
-            elif refusal is Refusal.OVERLOADED:
+            elif refusal is ProposalRefused.OVERLOADED:
                 self._answer_all(entries, Unavailable("the group is behind: too many bytes are not committed; retry"))
             else:
                 leader = member.raft.leader

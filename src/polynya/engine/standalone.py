@@ -17,13 +17,13 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
 from polynya.engine.turn_ends import TurnEnds, journal_failed
-from polynya.replica import Entry, Run, Shard
+from polynya.replica import AppendRun, PendingEntry, Shard
 from polynya.replica.log import encode_command, encode_proposal
 from polynya.stream.commands import BUNDLE_BYTES, BUNDLE_COMMANDS_MAX, Append, Batch, Command
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.state.model import HotBatch
 from polynya.system.disk_pace import DiskPace
-from polynya.wal import DiskFull, Journal, Kind, WriteBatch
+from polynya.wal import DiskFull, FrameKind, Journal, WriteBatch
 
 MARK_SECONDS = 0.05  # so long after the last write a bare mark says that it was synced (F11)
 KIND_COPY = 2  # a hot batch copied forward, as an Append command: read by its place, never replayed
@@ -44,7 +44,7 @@ class CoreCounters:
         return self.pace.seconds
 
 
-class Core:
+class StandaloneEngine:
     """Owns the shard and the journal. All methods are called on the loop; the journal's writes happen in one thread.
 
     Invariant: at most one turn is on its way to the disk, and nothing is staged behind it.
@@ -59,9 +59,9 @@ class Core:
         self.applied_place = journal.position  # every entry before it is applied
         self._fatal = fatal
         self._loop = asyncio.get_running_loop()
-        self._proposals: list[Entry] = []
-        self._runs: dict[int, Run] = {}  # of those, by group, the ones that still grow: what comes next in the group may join them
-        self._writing: list[Entry] = []  # of the turn that is on its way to the disk
+        self._proposals: list[PendingEntry] = []
+        self._runs: dict[int, AppendRun] = {}  # of those, by group, the ones that still grow: what comes next in the group may join them
+        self._writing: list[PendingEntry] = []  # of the turn that is on its way to the disk
         self._copies: list[tuple[int, HotBatch]] = []
         self.inflight_bytes = 0  # of commands proposed and not yet applied
         self._writing_bytes = 0  # of those in `_writing`
@@ -71,14 +71,14 @@ class Core:
         self._dead: BaseException | None = None
         self._turns_begun = self._turns_ended = 0
         self._ends = TurnEnds()
-        self._queue: queue.SimpleQueue[tuple[WriteBatch, list[Entry], Moves] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[WriteBatch, list[PendingEntry], Moves] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write_loop, name="journal", daemon=True)
         self._thread.start()
 
     def inflight_bytes_of(self, group: int) -> int:
         """Those of one group. Looks at every proposal: for when it matters."""
         entries = (*self._proposals, *self._writing)
-        return sum(entry.size if type(entry) is Run else len(entry.payload) for entry in entries if entry.group == group)
+        return sum(entry.size if type(entry) is AppendRun else len(entry.payload) for entry in entries if entry.group == group)
 
     def propose(self, group: int, command: Command, done: Done) -> None:
         """`done` is called once, on the loop: with the reply, or with Unavailable (nothing was applied; perhaps before this returns) or
@@ -107,10 +107,12 @@ class Core:
     def _add(self, group: int, command: Command, payload: bytes, done: Done) -> None:
         """An entry of its own, which appends may join."""
         if type(command) is Append:
-            entry: Entry = Run(group, command, payload, None, commands=[command], payloads=[payload], tokens=[done], size=len(payload))
-            self._runs[group] = cast("Run", entry)
+            entry: PendingEntry = AppendRun(
+                group, command, payload, None, commands=[command], payloads=[payload], tokens=[done], size=len(payload)
+            )
+            self._runs[group] = cast("AppendRun", entry)
         else:
-            entry = Entry(group, command, payload, done)
+            entry = PendingEntry(group, command, payload, done)
             self._runs.pop(group, None)
         self._proposals.append(entry)
 
@@ -166,10 +168,10 @@ class Core:
         self._busy = True
         self._turns_begun += 1
         for entry in entries:
-            if type(entry) is Run:
+            if type(entry) is AppendRun:
                 entry.join()
         self.shard.number(entries)
-        self.journal.stage_all(entries, Kind.COMMAND)
+        self.journal.stage_all(entries, FrameKind.COMMAND)
         moves = [(batch, self.journal.stage(group, 0, 0, KIND_COPY, copy_of(batch))) for group, batch in copies]
         written = self.journal.take()
         assert written is not None, "a turn has something to write"
@@ -188,7 +190,7 @@ class Core:
             except RuntimeError:  # the loop is closed: nobody waits for an answer any more
                 return
 
-    def _written(self, batch: WriteBatch, entries: list[Entry], moves: Moves, error: BaseException | None) -> None:
+    def _written(self, batch: WriteBatch, entries: list[PendingEntry], moves: Moves, error: BaseException | None) -> None:
         if self._dead is not None:
             return
         try:
@@ -201,7 +203,7 @@ class Core:
         except BaseException as fault:  # an entry is durable that could not be applied: going on would answer from a state of its own
             self._die(fault, [])
 
-    def _succeeded(self, batch: WriteBatch, entries: list[Entry], moves: Moves) -> None:
+    def _succeeded(self, batch: WriteBatch, entries: list[PendingEntry], moves: Moves) -> None:
         self.journal.synced(batch)
         self._written_off()
         if self._proposals or self._copies:
@@ -222,13 +224,13 @@ class Core:
         self.inflight_bytes -= self._writing_bytes
         self._writing_bytes = 0
 
-    def _apply(self, entries: list[Entry]) -> None:
+    def _apply(self, entries: list[PendingEntry]) -> None:
         commit, on_applied = self.shard.commit, self.on_applied
         count = 0
         for entry in entries:
             reply = commit(entry)
             group = entry.group
-            if type(entry) is not Run:
+            if type(entry) is not AppendRun:
                 count += 1
                 on_applied(group, entry.command, reply)
                 self._answer(entry.token, reply)
@@ -245,9 +247,9 @@ class Core:
         self.counters.entries += count
         self.applied_place = entries[-1].place
 
-    def _answer_all(self, entries: list[Entry], reply: Reply | BaseException) -> None:
+    def _answer_all(self, entries: list[PendingEntry], reply: Reply | BaseException) -> None:
         for entry in entries:
-            for token in entry.tokens if type(entry) is Run else (entry.token,):
+            for token in entry.tokens if type(entry) is AppendRun else (entry.token,):
                 self._answer(token, reply)
 
     def _answer(self, token: Done, reply: Reply | BaseException) -> None:
@@ -285,7 +287,7 @@ class Core:
 
     # --- failures --------------------------------------------------------------------------------------------------------------
 
-    def _refused(self, batch: WriteBatch, entries: list[Entry]) -> None:
+    def _refused(self, batch: WriteBatch, entries: list[PendingEntry]) -> None:
         """The disk is full and the write undone: nothing of the turn has happened."""
         self.counters.disk_full += 1
         self.journal.discard(batch)
@@ -295,7 +297,7 @@ class Core:
         self._answer_all(entries, Reply(Code.DISK_FULL))
         self._end_turn(batch)
 
-    def _die(self, error: BaseException, entries: list[Entry]) -> None:
+    def _die(self, error: BaseException, entries: list[PendingEntry]) -> None:
         self._dead = error
         self._busy = False
         self._writing, self._writing_bytes, self.inflight_bytes = [], 0, 0

@@ -13,18 +13,18 @@ from polynya.base.limits import JOURNAL_SEGMENT_BYTES
 from polynya.config.node_identity import journal_id_of
 from polynya.engine.journal_writer import FORGETFUL, hard_state_of
 from polynya.engine.membership import Membership
-from polynya.engine.snapshots.chain import Chain, hot_bytes_of
+from polynya.engine.snapshots.chain import SnapshotChain, hot_bytes_of
 from polynya.engine.snapshots.merge_process import merge
 from polynya.engine.snapshots.transfer import payload_at
 from polynya.engine.standalone import KIND_COPY
-from polynya.raft import Configuration, Entry, HardState, Recovery, Restored, decode_configuration
-from polynya.raft import Kind as RaftKind
+from polynya.raft import Configuration, Entry, HardState, Recovery, RestoredMember, decode_configuration
+from polynya.raft import EntryKind as RaftKind
 from polynya.raft import Snapshot as RaftSnapshot
 from polynya.replica import Group, Shard
 from polynya.stream.machine import Machine
 from polynya.stream.placement import META_GROUP
-from polynya.wal import Files, Journal, JournalEntry, Kind, OsFiles, SnapshotStore, has_segments
-from polynya.wal.snapshots import SUFFIX, Link
+from polynya.wal import Files, FrameKind, Journal, JournalEntry, OsFiles, SnapshotStore, has_segments
+from polynya.wal.snapshots import SUFFIX, SnapshotLink
 
 _ENTRIES = (RaftKind.COMMAND, RaftKind.NOOP, RaftKind.CONFIGURATION)
 log = logging.getLogger("polynya.storage")
@@ -39,9 +39,9 @@ class Storage(msgspec.Struct):
     snapshots: SnapshotStore
     shard: Shard
     log_ms: int
-    restored: dict[int, Restored] = {}
+    restored: dict[int, RestoredMember] = {}
     departed: dict[int, HardState] = {}
-    chains: dict[int, Chain] = {}
+    chains: dict[int, SnapshotChain] = {}
 
 
 def open_storage(  # noqa: PLR0913
@@ -96,7 +96,7 @@ def refuse_lost_journal(folder: Path, files: Files | None = None) -> None:
         )
 
 
-def _restore(storage: Storage, number: int, groups: int, links: list[Link]) -> None:
+def _restore(storage: Storage, number: int, groups: int, links: list[SnapshotLink]) -> None:
     if not links:
         storage.shard.groups[number] = Group(number, Machine(number, groups))
         return
@@ -104,7 +104,7 @@ def _restore(storage: Storage, number: int, groups: int, links: list[Link]) -> N
 
     machine = Machine.restore(merge(storage.snapshots.chain(number)), lambda place, uid: payload_at(journal, place, uid))
     storage.shard.groups[number] = Group(number, machine, term=links[-1].term, index=links[-1].index)
-    storage.chains[number] = Chain(tuple(links), machine.needed_places(), hot_bytes_of(machine))
+    storage.chains[number] = SnapshotChain(tuple(links), machine.needed_places(), hot_bytes_of(machine))
     storage.log_ms = max(storage.log_ms, machine.log_ms)
 
 
@@ -114,7 +114,7 @@ def _replay(storage: Storage, entry: JournalEntry) -> None:
         raise CorruptData(f"the journal holds group {entry.group}, which this core does not own")
     if entry.kind == KIND_COPY:
         return
-    if entry.kind != Kind.COMMAND:
+    if entry.kind != FrameKind.COMMAND:
         raise _of_a_newer_release(entry)
     if entry.index > group.applied_index:
         storage.shard.replay(entry.group, entry.term, entry.index, entry.payload, entry.place)
@@ -175,6 +175,6 @@ def _recover(storage: Storage, recovery: Recovery, groups: int, membership: Memb
     storage.restored[number] = restored
 
 
-def snapshot_of(found: Chain, configuration: Configuration) -> RaftSnapshot:
+def snapshot_of(found: SnapshotChain, configuration: Configuration) -> RaftSnapshot:
     """What the snapshot of a group is called among its members."""
     return RaftSnapshot(found.index, found.links[-1].term, configuration, *found.transfer)

@@ -15,7 +15,7 @@ from polynya.lakehouse import delta
 from polynya.lakehouse.blobs import Blobs
 from polynya.lakehouse.coordinator import Coordinator
 from polynya.lakehouse.iceberg import StagingCatalog, stage
-from polynya.lakehouse.plan import Job, Plan, TableRef, check_plan
+from polynya.lakehouse.plan import Job, JobPlan, TableRef, check_plan
 from polynya.lakehouse.prepare import fix_schema, make_job, widened
 from polynya.lakehouse.schema import Column
 from polynya.lakehouse.stopping import finish_first
@@ -47,7 +47,7 @@ class Runner(Protocol):
         ...
 
 
-class Part(msgspec.Struct, frozen=True):
+class FormatCommit(msgspec.Struct, frozen=True):
     """What a job adds to one of the two tables. `previous`: the last earlier job that did, and its result object."""
 
     files: list[File]
@@ -73,11 +73,11 @@ class Result(msgspec.Struct, frozen=True):
     columns: list[Column]
     rows: int
     dead_rows: int
-    parts: dict[str, Part]
+    parts: dict[str, FormatCommit]
     version: int = 1
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class JobOutcome(msgspec.Struct, frozen=True):
     """What became of a job."""
 
     table: TableRef
@@ -88,7 +88,7 @@ class Outcome(msgspec.Struct, frozen=True):
     ours: bool  # False: another driver's attempt was committed
 
 
-def run_job(plan: Plan, coordinator: Coordinator, runner: Runner, blobs: Blobs, progress: Progress) -> Outcome:
+def run_job(plan: JobPlan, coordinator: Coordinator, runner: Runner, blobs: Blobs, progress: Progress) -> JobOutcome:
     """Run a plan to its end. Raises what the store, the runner and the coordinator raise; every step can be repeated."""
     check_plan(plan)
     progress("planned", f"job {plan.job} of '{plan.table.name}': {len(plan.ranges)} ranges, {_size(plan)}")
@@ -104,7 +104,7 @@ def run_job(plan: Plan, coordinator: Coordinator, runner: Runner, blobs: Blobs, 
         another = f"another driver was first: '{plan.table.name}' is at job {table.job}"
         progress("pointer", f"job {plan.job} is in Iceberg" if ours else another)
         repair(blobs, table, progress)
-    return Outcome(table, plan.job, result.rows, result.dead_rows, sum(part.length for part in plan.ranges), ours)
+    return JobOutcome(table, plan.job, result.rows, result.dead_rows, sum(part.length for part in plan.ranges), ours)
 
 
 def repair(blobs: Blobs, table: TableRef, progress: Progress | None = None) -> None:
@@ -122,7 +122,7 @@ def repair(blobs: Blobs, table: TableRef, progress: Progress | None = None) -> N
             progress(f"delta-{name}", f"job {last.job} is in Delta ({name})")
 
 
-def find_result(blobs: Blobs, plan: Plan) -> str:
+def find_result(blobs: Blobs, plan: JobPlan) -> str:
     """The key of a result that some driver left for just these ranges, or ""."""
     for key in blobs.list_keys(_folder(plan)):
         if key.endswith(".result.json") and load_result(blobs, key).fingerprint == fingerprint(plan):
@@ -137,13 +137,13 @@ def load_result(blobs: Blobs, key: str) -> Result:
     return result
 
 
-def fingerprint(plan: Plan) -> str:
+def fingerprint(plan: JobPlan) -> str:
     """A hash of the plan's ranges and base: equal for all attempts at one job."""
     matter = msgspec.json.encode([plan.table.uid, plan.job, plan.table.iceberg, plan.table.iceberg_dlq, plan.ranges])
     return hashlib.blake2b(matter, digest_size=16).hexdigest()
 
 
-def _produce(plan: Plan, runner: Runner, blobs: Blobs, progress: Progress) -> str:
+def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) -> str:
     """Run the tasks, wider if they ask for it; the key of the result object."""
     previous = load_result(blobs, plan.table.result) if plan.table.result else None
     try:
@@ -174,7 +174,7 @@ def _produce(plan: Plan, runner: Runner, blobs: Blobs, progress: Progress) -> st
     return key
 
 
-def _result(plan: Plan, job: Job, results: Sequence[TaskResult], previous: Result | None) -> Result:
+def _result(plan: JobPlan, job: Job, results: Sequence[TaskResult], previous: Result | None) -> Result:
     for task, done in zip(job.tasks, results, strict=True):
         written = done.file.rows if done.file else 0
         if done.task != task.id or written != done.records or written > claimed_records(task):
@@ -197,16 +197,16 @@ def _result(plan: Plan, job: Job, results: Sequence[TaskResult], previous: Resul
     )
 
 
-def _part(files: list[File], schema: bytes, previous: Result | None, plan: Plan, name: str) -> Part:
+def _part(files: list[File], schema: bytes, previous: Result | None, plan: JobPlan, name: str) -> FormatCommit:
     if previous is None:
-        return Part(files, schema, 0, "")
+        return FormatCommit(files, schema, 0, "")
     before = previous.parts[name]
     if before.changed:
-        return Part(files, schema, previous.job, plan.table.result)
-    return Part(files, schema, before.previous_job, before.previous_result)
+        return FormatCommit(files, schema, previous.job, plan.table.result)
+    return FormatCommit(files, schema, before.previous_job, before.previous_result)
 
 
-def _staged(plan: Plan, result: Result, key: str, blobs: Blobs, progress: Progress) -> CommitRequest:
+def _staged(plan: JobPlan, result: Result, key: str, blobs: Blobs, progress: Progress) -> CommitRequest:
     """Write the metadata of both tables; the request that makes it visible."""
     catalog = StagingCatalog(blobs)
     base = {"main": plan.table.iceberg, "dlq": plan.table.iceberg_dlq}
@@ -257,11 +257,11 @@ def _missing(blobs: Blobs, last: Result, name: str) -> list[Result]:
     return found[::-1]
 
 
-def _folder(plan: Plan) -> str:
+def _folder(plan: JobPlan) -> str:
     return f"{plan.table.location}/jobs/{plan.job:012d}"
 
 
-def _size(plan: Plan) -> str:
+def _size(plan: JobPlan) -> str:
     return f"{sum(part.length for part in plan.ranges) / 1e6:,.1f} MB"
 
 

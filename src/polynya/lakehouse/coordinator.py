@@ -12,7 +12,7 @@ import msgspec
 
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
 from polynya.lakehouse.admin_port import far_refusal, near_admin
-from polynya.lakehouse.plan import Plan, TableRef
+from polynya.lakehouse.plan import JobPlan, TableRef
 from polynya.wire.tables import AbandonRequest, CommitRequest
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class Coordinator(Protocol):
         """All tables. Raises Unavailable."""
         ...
 
-    def plan(self, name: str) -> Plan | None:
+    def plan(self, name: str) -> JobPlan | None:
         """The open job's plan, or a new one; None: nothing to do. Raises NoSuchTable, Unavailable."""
         ...
 
@@ -82,14 +82,14 @@ class HttpCoordinator:
     def tables(self) -> list[TableRef]:
         return _decoded(self._call("GET", f"{self._base}/v1/tables"), _Tables, "list of tables").tables
 
-    def plan(self, name: str) -> Plan | None:
+    def plan(self, name: str) -> JobPlan | None:
         """Asks again where another planner took the job over meanwhile: what is planned then is its job."""
         for number in range(_PLAN_TRIES):
             if number:
                 time.sleep(_RETRY_SECONDS)
             answer = self._call("POST", self._url(name, "plan"), {"cores": os.cpu_count() or 1}, _PLAN_SECONDS, allowed=(200, 204, 409))
             if answer.status_code != 409:
-                return None if answer.status_code == 204 else _decoded(answer, Plan, "plan")
+                return None if answer.status_code == 204 else _decoded(answer, JobPlan, "plan")
         raise PolynyaError(f"{answer.url} answered 409: {_told(answer)}")
 
     def commit(self, name: str, request: CommitRequest) -> TableRef:

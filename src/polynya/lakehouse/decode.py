@@ -14,7 +14,7 @@ import pyarrow.json as pajson
 
 from polynya.lakehouse import rows
 from polynya.lakehouse.assemble import NULLS, arrow_type, assemble, parse_fields, unknown_rows
-from polynya.lakehouse.schema import Column, Seen, observe, wish
+from polynya.lakehouse.schema import Column, FieldProfile, observe, wish
 
 _ROW = re.compile(r"in row (\d+)")
 _SLOW_SHARE = 100  # a block with more misfits than one in this many is decoded record by record from there on
@@ -193,7 +193,7 @@ class _Join:
         self._starts = starts
         self._ends = ends
         self._schema = schema
-        self._seen = Seen()
+        self._seen = FieldProfile()
         self._problems: dict[int, list[rows.Problem]] = {}
 
     def join(self, parsed: Positions, arrays: list[pa.Array], redo: npt.NDArray[np.bool_], unknown: npt.NDArray[np.bool_]) -> Decoded:
@@ -251,9 +251,9 @@ def sample_values(data: Bytes, ends: Positions, count: int) -> Iterator[Any]:
             yield value
 
 
-def observed(values: Sequence[Any] | Iterator[Any]) -> Seen:
+def observed(values: Sequence[Any] | Iterator[Any]) -> FieldProfile:
     """What the objects among parsed records hold."""
-    seen = Seen()
+    seen = FieldProfile()
     for value in values:
         if isinstance(value, dict):
             observe(seen, value)

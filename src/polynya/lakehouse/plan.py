@@ -52,7 +52,7 @@ class TableRef(msgspec.Struct, frozen=True, gc=False):
     store: StoreRef | None = None  # in the list of tables: where they can be read
 
 
-class Plan(msgspec.Struct, frozen=True):
+class JobPlan(msgspec.Struct, frozen=True):
     """What the server answers to a request for a plan. `table` is the state that the commit must find."""
 
     table: TableRef
@@ -75,7 +75,7 @@ class Task(msgspec.Struct, frozen=True):
 class Job(msgspec.Struct, frozen=True):
     """A plan with its schema fixed: the plan object, all that a task needs."""
 
-    plan: Plan
+    plan: JobPlan
     columns: list[Column]
     shapes: list[dict[str, str]]  # hints of `schema.shape`, shared by streams
     tasks: list[Task]
@@ -98,7 +98,7 @@ def store_settings(store: StoreRef) -> StoreSettings:
     )
 
 
-def check_plan(plan: Plan) -> Plan:
+def check_plan(plan: JobPlan) -> JobPlan:
     """The plan itself; CorruptData when no driver could run it."""
     if plan.version != 1:
         raise CorruptData(f"the plan has version {plan.version}, this driver knows 1: run the driver of the server's release")

@@ -13,8 +13,8 @@ from polynya.lakehouse.assemble import arrow_type
 from polynya.lakehouse.blobs import Blobs
 from polynya.lakehouse.decode import observed, sample_values
 from polynya.lakehouse.iceberg import StagingCatalog, with_field_ids
-from polynya.lakehouse.plan import Job, Plan, Range, layout
-from polynya.lakehouse.schema import LEAVES_MAX, Column, Seen, adopt, leaves, shape, wish
+from polynya.lakehouse.plan import Job, JobPlan, Range, layout
+from polynya.lakehouse.schema import LEAVES_MAX, Column, FieldProfile, adopt, leaves, shape, wish
 from polynya.lakehouse.slices import BASE_TYPES, read_rows
 from polynya.lakehouse.task import DLQ_TYPES
 from polynya.stream.commands import Encoding
@@ -35,7 +35,7 @@ class Fixed(msgspec.Struct, frozen=True):
     shape_of: dict[int, int]  # by uid
 
 
-def fix_schema(blobs: Blobs, plan: Plan, columns: Sequence[Column]) -> Fixed:
+def fix_schema(blobs: Blobs, plan: JobPlan, columns: Sequence[Column]) -> Fixed:
     """The columns of the table so far, widened by samples of the plan's streams; repeatable."""
     chosen = _sampled(plan)
     each = max(1, min(SAMPLE_RECORDS_STREAM, SAMPLE_RECORDS // max(1, len(chosen))))
@@ -48,7 +48,7 @@ def fix_schema(blobs: Blobs, plan: Plan, columns: Sequence[Column]) -> Fixed:
     return _with_shapes(wide, seen)
 
 
-def make_job(blobs: Blobs, plan: Plan, fixed: Fixed, *, cores: int, round_number: int, discover: bool) -> Job:
+def make_job(blobs: Blobs, plan: JobPlan, fixed: Fixed, *, cores: int, round_number: int, discover: bool) -> Job:
     """The plan object's content: everything that tasks need."""
     catalog = StagingCatalog(blobs)
     place = blobs.uri(plan.table.location)
@@ -78,7 +78,7 @@ def main_schema(columns: Sequence[Column]) -> pa.Schema:
     return pa.schema(list(BASE_TYPES.items()) + [(column.name, arrow_type(column)) for column in columns])
 
 
-def _with_shapes(columns: list[Column], seen: dict[int, Seen]) -> Fixed:
+def _with_shapes(columns: list[Column], seen: dict[int, FieldProfile]) -> Fixed:
     """Equal hints are shared; hint 0 is the empty one, for streams without a sample."""
     shapes: list[dict[str, str]] = [{}]
     numbers = {msgspec.json.encode({}): 0}
@@ -93,7 +93,7 @@ def _with_shapes(columns: list[Column], seen: dict[int, Seen]) -> Fixed:
     return Fixed(columns, shapes, shape_of)
 
 
-def _sampled(plan: Plan) -> dict[int, list[Range]]:
+def _sampled(plan: JobPlan) -> dict[int, list[Range]]:
     """Ranges to look at by uid, of JSON streams in order of name: their first and last ones, of evenly spread streams if they are many."""
     streams: dict[int, list[Range]] = {}
     for part in sorted(plan.ranges, key=lambda part: (part.stream, part.uid, part.record)):
@@ -108,7 +108,7 @@ def _sampled(plan: Plan) -> dict[int, list[Range]]:
     return {uids[at]: ends[uids[at]] for at in np.unique(np.linspace(0, len(uids) - 1, count, dtype=np.int64))} if uids else {}
 
 
-def _sample(blobs: Blobs, ranges: list[Range], count: int) -> Seen:
+def _sample(blobs: Blobs, ranges: list[Range], count: int) -> FieldProfile:
     values = []
     for part in ranges:
         rows = read_rows(part, blobs.get_range(part.pack, part.offset, part.stored))

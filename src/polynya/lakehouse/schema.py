@@ -36,19 +36,19 @@ class Column(msgspec.Struct, frozen=True):
         return GROUPS[self.type]
 
 
-class Seen(msgspec.Struct):
+class FieldProfile(msgspec.Struct):
     """What values a field was seen to have: counts by type in order of first sight; `fields` of objects, `element` of arrays."""
 
     types: dict[str, int] = {}
-    fields: dict[str, Seen] = {}
-    element: Seen | None = None
+    fields: dict[str, FieldProfile] = {}
+    element: FieldProfile | None = None
 
     @property
     def total(self) -> int:
         return sum(self.types.values())
 
 
-def observe(seen: Seen, value: Any, depth: int = 0) -> None:
+def observe(seen: FieldProfile, value: Any, depth: int = 0) -> None:
     """Add one parsed JSON value. null, {} and [] say nothing."""
     if value is None:
         return
@@ -58,11 +58,11 @@ def observe(seen: Seen, value: Any, depth: int = 0) -> None:
             for name, inner in value.items():
                 if not (name.isascii() or is_text(name)):
                     continue
-                observe(seen.fields.setdefault(name, Seen()), inner, depth + 1)
+                observe(seen.fields.setdefault(name, FieldProfile()), inner, depth + 1)
     elif isinstance(value, list):
         if value and depth < DEPTH_MAX:
             seen.types[LIST] = seen.types.get(LIST, 0) + 1
-            seen.element = seen.element or Seen()
+            seen.element = seen.element or FieldProfile()
             for inner in value:
                 observe(seen.element, inner, depth + 1)
     else:
@@ -99,7 +99,7 @@ def scalar_type(value: Any) -> str:
     return TIME if len(value) >= 17 and _TIME.fullmatch(value) else STRING
 
 
-def wish(columns: Sequence[Column], seen: Seen, least: int = 1) -> list[Column]:
+def wish(columns: Sequence[Column], seen: FieldProfile, least: int = 1) -> list[Column]:
     """Columns that the fields of `seen` (an object) lack in `columns`; a type beside another needs `least` values and 1 % of the field's."""
     known = by_field(columns)
     wishes: list[Column] = []
@@ -118,7 +118,7 @@ def leaves(columns: Sequence[Column]) -> int:
     return sum(leaves(column.children) if column.children else 1 for column in columns)
 
 
-def shape(columns: Sequence[Column], seen: Seen) -> dict[str, str]:
+def shape(columns: Sequence[Column], seen: FieldProfile) -> dict[str, str]:
     """For fields with columns of several groups, or long and double: which one this stream's sample holds most. A hint for speed."""
     return dict(_shape(columns, seen, ""))
 
@@ -141,7 +141,7 @@ def by_field(columns: Sequence[Column]) -> dict[str, dict[str, Column]]:
     return found
 
 
-def _wish_field(name: str, there: dict[str, Column], seen: Seen, least: int) -> list[Column]:
+def _wish_field(name: str, there: dict[str, Column], seen: FieldProfile, least: int) -> list[Column]:
     enough = max(least, -(-seen.total // 100)) if there else -(-seen.total // 100)
     wishes = []
     for kind in _wanted_types(there, seen, enough):
@@ -155,7 +155,7 @@ def _wish_field(name: str, there: dict[str, Column], seen: Seen, least: int) -> 
     return wishes
 
 
-def _wish_element(there: Column | None, seen: Seen, least: int) -> list[Column]:
+def _wish_element(there: Column | None, seen: FieldProfile, least: int) -> list[Column]:
     """A list has one element type for ever; only a struct element can grow."""
     if there is None:
         return _wish_field("", {}, seen, least)[:1]
@@ -163,7 +163,7 @@ def _wish_element(there: Column | None, seen: Seen, least: int) -> list[Column]:
     return [wished for wished in _wish_field("", {element.type: element}, seen, least) if wished.type == element.type]
 
 
-def _wanted_types(there: dict[str, Column], seen: Seen, enough: int) -> Iterator[str]:
+def _wanted_types(there: dict[str, Column], seen: FieldProfile, enough: int) -> Iterator[str]:
     """Types to make or to grow, in order of first sight."""
     count = seen.types
     done = set()
@@ -265,7 +265,7 @@ def _free_name(wished: Column, sibling: bool, taken: set[str]) -> str:
     return name
 
 
-def _shape(columns: Sequence[Column], seen: Seen, path: str) -> Iterator[tuple[str, str]]:
+def _shape(columns: Sequence[Column], seen: FieldProfile, path: str) -> Iterator[tuple[str, str]]:
     for field, there in by_field(columns).items():
         inner = seen.fields.get(field)
         if inner is None or not inner.types:

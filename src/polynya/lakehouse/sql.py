@@ -15,7 +15,7 @@ import msgspec
 from polynya.base.errors import ConfigError
 from polynya.lakehouse.blobs import open_blobs, with_credentials
 from polynya.lakehouse.plan import TableRef, store_settings
-from polynya.lakehouse.sql_policy import BadQuestion, Bounds, check_names, lock
+from polynya.lakehouse.sql_policy import BadQuery, Bounds, check_names, lock
 from polynya.objectstore import StoreSettings
 from polynya.objectstore.settings import s3_config
 
@@ -24,7 +24,7 @@ BLOCK_ROWS = 1000
 _MISSING = re.compile(r"Table with name (\S+) does not exist")
 
 
-class Answer(msgspec.Struct, frozen=True):
+class QueryResult(msgspec.Struct, frozen=True):
     """`types` are DuckDB's names of the columns' types; values in `rows` are Python's."""
 
     columns: list[str]
@@ -32,7 +32,7 @@ class Answer(msgspec.Struct, frozen=True):
     rows: list[tuple[Any, ...]]
 
 
-class Found(msgspec.Struct, frozen=True):
+class QueryCursor(msgspec.Struct, frozen=True):
     """An answer that is still coming: `blocks` are lists of at most `BLOCK_ROWS` rows; they raise BadQuestion too."""
 
     columns: list[str]
@@ -40,16 +40,16 @@ class Found(msgspec.Struct, frozen=True):
     blocks: Iterator[list[tuple[Any, ...]]]
 
 
-def query(tables: Sequence[TableRef], statement: str, environment: Mapping[str, str] = os.environ) -> Answer:
+def query(tables: Sequence[TableRef], statement: str, environment: Mapping[str, str] = os.environ) -> QueryResult:
     """The whole answer at once; otherwise as `ask`."""
     with ask(tables, statement, environment) as found:
-        return Answer(found.columns, found.types, [row for block in found.blocks for row in block])
+        return QueryResult(found.columns, found.types, [row for block in found.blocks for row in block])
 
 
 @contextmanager
 def ask(
     tables: Sequence[TableRef], statement: str, environment: Mapping[str, str] = os.environ, bounds: Bounds | None = None
-) -> Iterator[Found]:
+) -> Iterator[QueryCursor]:
     """Answer one SELECT over tables (as the coordinator lists them) by their names; rows come while they are read, in bounded memory.
 
     Each table is there also as `NAME__dlq`, and each has the column `value_text` beside `value`. `bounds`: the question is a stranger's,
@@ -76,7 +76,7 @@ def ask(
             connection.execute(statement)
         columns = [column[0] for column in connection.description or []]
         types = [str(column[1]) for column in connection.description or []]
-        yield Found(columns, types, _blocks(connection, tables))
+        yield QueryCursor(columns, types, _blocks(connection, tables))
     finally:
         connection.close()
 
@@ -95,7 +95,7 @@ def _check(connection: Any, statement: str) -> None:
 
     statements = connection.extract_statements(statement)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-        raise BadQuestion("tables are asked with one SELECT statement; what is in them comes from the streams alone")
+        raise BadQuery("tables are asked with one SELECT statement; what is in them comes from the streams alone")
 
 
 def _mentioned(tables: Sequence[TableRef], statement: str) -> list[TableRef]:
@@ -107,7 +107,7 @@ def _mentioned(tables: Sequence[TableRef], statement: str) -> list[TableRef]:
     for table in sorted(tables, key=lambda table: table.name not in words):
         other = found.setdefault(table.name.casefold(), table)
         if other is not table and table.name in words:
-            raise BadQuestion(f"the tables '{other.name}' and '{table.name}' differ in case alone: one question cannot be about both")
+            raise BadQuery(f"the tables '{other.name}' and '{table.name}' differ in case alone: one question cannot be about both")
     return [table for name, table in found.items() if name in folded]
 
 
@@ -115,7 +115,7 @@ def _folder(table: TableRef) -> str:
     """Where all files of a table are, as DuckDB spells it."""
     before, location, _ = table.iceberg.partition(f"/{table.location}/")
     if not location:
-        raise BadQuestion(f"the table '{table.name}' is not where it should be: {table.iceberg}")
+        raise BadQuery(f"the table '{table.name}' is not where it should be: {table.iceberg}")
     return (before + location).removeprefix("file://")
 
 
@@ -168,13 +168,13 @@ def _explained(tables: Sequence[TableRef]) -> Iterator[None]:
         told = str(fault)
         missing = _MISSING.search(told)
         if missing is None:
-            raise BadQuestion(told) from None
+            raise BadQuery(told) from None
         wanted = missing[1].casefold().removesuffix(DLQ_SUFFIX)
         for table in tables:
             if table.name.casefold() == wanted and not table.iceberg:
-                raise BadQuestion(f"the table '{table.name}' was never built: run polynya compact {table.name}") from None
+                raise BadQuery(f"the table '{table.name}' was never built: run polynya compact {table.name}") from None
         names = ", ".join(table.name for table in tables) or "none yet: polynya table create NAME --prefix PREFIX"
-        raise BadQuestion(f"{told.splitlines()[0]} The tables are: {names}") from None
+        raise BadQuery(f"{told.splitlines()[0]} The tables are: {names}") from None
 
 
 def _quoted(text: str) -> str:

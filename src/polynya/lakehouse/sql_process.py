@@ -15,14 +15,14 @@ import msgspec
 
 from polynya.base.errors import ConfigError
 from polynya.lakehouse.plan import TableRef
-from polynya.lakehouse.sql_policy import BadQuestion, Bounds
+from polynya.lakehouse.sql_policy import BadQuery, Bounds
 
 ADDRESS_BYTES_EXTRA = 6 << 30  # beside DuckDB's own bound: libraries, stacks of threads, what allocators reserve and never touch
 DATA_BYTES_EXTRA = 512 << 20  # writable memory beside twice DuckDB's own bound, which counts neither long texts nor rows in Python
 LIMITED = ("Out of Memory Error", "memory")
 
 
-class Question(msgspec.Struct, frozen=True):
+class SqlRequest(msgspec.Struct, frozen=True):
     """`tables` are all that the asker may read; `environment` has the credentials of the store, and nothing else."""
 
     sql: str
@@ -34,20 +34,20 @@ class Question(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class Column(msgspec.Struct, frozen=True):
+class SqlColumn(msgspec.Struct, frozen=True):
     name: str
     type: str  # DuckDB's name
 
 
-class Answered(msgspec.Struct, frozen=True, tag_field="kind", tag="answer"):
+class SqlResult(msgspec.Struct, frozen=True, tag_field="kind", tag="answer"):
     """`rows` in the order of the columns; `truncated`: there are more."""
 
-    columns: list[Column]
+    columns: list[SqlColumn]
     rows: list[list[Any]]
     truncated: bool
 
 
-class Refused(msgspec.Struct, frozen=True, tag_field="kind", tag="refused"):
+class SqlRefused(msgspec.Struct, frozen=True, tag_field="kind", tag="refused"):
     """`code` is one of the error codes that HTTP answers."""
 
     code: str
@@ -55,13 +55,13 @@ class Refused(msgspec.Struct, frozen=True, tag_field="kind", tag="refused"):
 
 
 def main() -> None:
-    question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
+    question = msgspec.json.decode(sys.stdin.buffer.read(), type=SqlRequest)
     _bound(question)
     sys.stdout.buffer.write(msgspec.json.encode(_outcome(question), enc_hook=str))
     sys.stdout.buffer.flush()
 
 
-def _bound(question: Question) -> None:
+def _bound(question: SqlRequest) -> None:
     """What the operating system holds this process to. Its time ends by a signal that nothing here catches."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, question.seconds)
@@ -76,41 +76,41 @@ def _bound(question: Question) -> None:
         resource.setrlimit(kind, (wanted, wanted))
 
 
-def _outcome(question: Question) -> Answered | Refused:
+def _outcome(question: SqlRequest) -> SqlResult | SqlRefused:
     try:
         return answer(question)
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] == "polynya":
             raise
-        return Refused("NO_SQL", f"{missing.name} is not installed where the server runs: pip install 'polynya[lake]'")
+        return SqlRefused("NO_SQL", f"{missing.name} is not installed where the server runs: pip install 'polynya[lake]'")
     except ConfigError as wrong:
-        return Refused("NO_SQL", str(wrong))
-    except BadQuestion as bad:
-        return Refused("QUESTION_TOO_LARGE" if str(bad).startswith(LIMITED) else "BAD_QUESTION", str(bad))
+        return SqlRefused("NO_SQL", str(wrong))
+    except BadQuery as bad:
+        return SqlRefused("QUESTION_TOO_LARGE" if str(bad).startswith(LIMITED) else "BAD_QUESTION", str(bad))
     except (OverflowError, RecursionError) as fault:  # an interval of 178 million years; a VARIANT of a thousand levels
-        return Refused("BAD_QUESTION", f"the answer holds a value that cannot be told: {fault}; cast it to VARCHAR")
+        return SqlRefused("BAD_QUESTION", f"the answer holds a value that cannot be told: {fault}; cast it to VARCHAR")
     except MemoryError:
-        return Refused("QUESTION_TOO_LARGE", "the answer takes more memory than a question may; ask for less")
+        return SqlRefused("QUESTION_TOO_LARGE", "the answer takes more memory than a question may; ask for less")
 
 
-def answer(question: Question) -> Answered:
+def answer(question: SqlRequest) -> SqlResult:
     """Raises BadQuestion, ConfigError."""
     from polynya.lakehouse.sql import ask
 
     rows: list[list[Any]] = []
     size = 0
     with ask(question.tables, question.sql, question.environment, Bounds(question.memory_bytes)) as found:
-        columns = [Column(name, kind) for name, kind in zip(found.columns, found.types, strict=True)]
+        columns = [SqlColumn(name, kind) for name, kind in zip(found.columns, found.types, strict=True)]
         for block in found.blocks:
             for row in block:
                 shown = [_shown(value) for value in row]
                 size += len(msgspec.json.encode(shown, enc_hook=str))
                 if len(rows) == question.rows or size > question.answer_bytes:
                     if not rows and question.rows:
-                        raise BadQuestion("one row is larger than an answer may be: ask for fewer columns, or for a part of them")
-                    return Answered(columns, rows, truncated=True)
+                        raise BadQuery("one row is larger than an answer may be: ask for fewer columns, or for a part of them")
+                    return SqlResult(columns, rows, truncated=True)
                 rows.append(shown)
-    return Answered(columns, rows, truncated=False)
+    return SqlResult(columns, rows, truncated=False)
 
 
 def _shown(value: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from polynya.base.errors import PolynyaError
 from polynya.lakehouse.blobs import open_blobs
-from polynya.lakehouse.commit import Outcome, Progress, RangesGone, Runner, repair, run_job
+from polynya.lakehouse.commit import JobOutcome, Progress, RangesGone, Runner, repair, run_job
 from polynya.lakehouse.coordinator import Coordinator, NoSuchTable
 from polynya.lakehouse.plan import Job, store_settings
 from polynya.lakehouse.stopping import Stopped, stop_on_signals
@@ -54,7 +54,7 @@ def compact(
     *,
     runner: LazyRunner | None = None,
     repaired: dict[str, str] | None = None,
-) -> list[Outcome]:
+) -> list[JobOutcome]:
     """Bring tables (none named: all) up to what is acknowledged now. Raises NoSuchTable and what a job raises.
 
     `repaired` remembers from call to call up to which result each table's Delta logs were found complete."""
@@ -65,7 +65,7 @@ def compact(
         for name in tables:
             if name not in known:
                 raise NoSuchTable(f"there is no table '{name}'. The tables are: {', '.join(sorted(known)) or 'none'}")
-        outcomes: list[Outcome] = []
+        outcomes: list[JobOutcome] = []
         for name in tables or sorted(known):
             done = _compact_table(coordinator, name, own, progress)
             store = known[name].store
@@ -113,8 +113,8 @@ def run_worker(
         runner.close()
 
 
-def _compact_table(coordinator: Coordinator, name: str, runner: LazyRunner, progress: Progress) -> list[Outcome]:
-    outcomes: list[Outcome] = []
+def _compact_table(coordinator: Coordinator, name: str, runner: LazyRunner, progress: Progress) -> list[JobOutcome]:
+    outcomes: list[JobOutcome] = []
     gone = 0
     for _ in range(JOBS_MAX):
         plan = coordinator.plan(name)

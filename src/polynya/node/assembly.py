@@ -16,36 +16,36 @@ from polynya.admin.access_keeper import Keeper
 from polynya.admin.backup_routes import Backups
 from polynya.admin.disk_health import DataDisk
 from polynya.admin.health import Health
-from polynya.admin.listeners import Behind, Doors
+from polynya.admin.listeners import Backends, Listeners
 from polynya.admin.store_checks import StoreChecks
-from polynya.backup.copies import Whole
+from polynya.backup.copies import CompleteMark
 from polynya.base.errors import ConfigError, CorruptData, PolynyaError
 from polynya.base.limits import HOT_BYTES_PER_CORE
 from polynya.cluster.controller import Controller
-from polynya.cluster.feature_level import LOOK_SECONDS, Levels
-from polynya.cluster.join import Joined, cluster_of, transport_of
-from polynya.cluster.map_cache import Maps, NodeHosts
-from polynya.cluster.operations import Acts, NoCluster
-from polynya.cluster.placement import Placing
-from polynya.cluster.reconfiguration import Steering
+from polynya.cluster.feature_level import LOOK_SECONDS, FeatureLevels
+from polynya.cluster.join import ClusterMember, cluster_of, transport_of
+from polynya.cluster.map_cache import ClusterMapCache, NodeHosts
+from polynya.cluster.operations import ClusterOperations, NoCluster
+from polynya.cluster.placement import PlacementReconciler
+from polynya.cluster.reconfiguration import Reconfiguration
 from polynya.cluster.removal import Removal
-from polynya.cluster.stale_copy import Older
+from polynya.cluster.stale_copy import StaleCopyGuard
 from polynya.cluster.status import ClusterView
 from polynya.config.core_start import EXIT_CORRUPT, EXIT_ROOT, EXIT_STORAGE, CoreStart
 from polynya.engine.log_clock import LogClock, once_per_pass
-from polynya.engine.replica_lag import ReaderLag
+from polynya.engine.replica_lag import ReplicaLag
 from polynya.engine.storage import Storage
 from polynya.front.http.api.cluster import ClusterActs
 from polynya.front.http.api.subscriptions import PREFIXES, SubscriptionRoutes
-from polynya.node.shutdown_barrier import Farewell
+from polynya.node.shutdown_barrier import ShutdownBarrier
 from polynya.observability.metrics import Samples
 from polynya.replica.planner import moving
-from polynya.service.assembly import Engine, Shape
+from polynya.service.assembly import CoreRuntime, Shape
 from polynya.service.routing.service import NodeService
 from polynya.service.tables import Tables
 from polynya.stream.placement import META_GROUP
 from polynya.subscriptions import Subscriptions
-from polynya.tiering.state_copies import Copier
+from polynya.tiering.state_copies import StateCopyWorker
 from polynya.tiering.tier import Tier, open_tier
 from polynya.transport import report_lost
 from polynya.wal import JournalFailed
@@ -76,20 +76,20 @@ class Assembly:
             hot_bytes_max=start.config.cold.max_hot_bytes_per_group or HOT_BYTES_PER_CORE,  # 0: no bound of its own
         )
         self._transport = transport_of(start)
-        self._farewell = Farewell(self._transport) if self._transport is not None else None
+        self._farewell = ShutdownBarrier(self._transport) if self._transport is not None else None
         clock = LogClock(storage.log_ms)
         now_ms = once_per_pass(clock.now_ms, asyncio.get_running_loop())
-        self._engine = Engine(
+        self._engine = CoreRuntime(
             storage, shape, now_ms=now_ms, transport=self._transport, fatal=fail_stop, cluster=cluster_of(start, self._transport, clock)
         )
-        self._maps: Maps | None = None
+        self._maps: ClusterMapCache | None = None
         if start.config.cluster.is_on:
-            self._maps = Maps(start.birth, start.config.cluster, self._transport, core=start.core)
+            self._maps = ClusterMapCache(start.birth, start.config.cluster, self._transport, core=start.core)
             self._engine.after_turn.append(self._look_at_map)
             self._look_at_map()
-        self._joined: Joined | None = None
+        self._joined: ClusterMember | None = None
         if self._engine.replicated is not None and self._transport is not None:
-            self._joined = Joined(start, self._transport, self._engine)
+            self._joined = ClusterMember(start, self._transport, self._engine)
         trusted = start.config.is_local and not start.config.needs_token  # else others could have this machine's own services called
         self._subscriptions = Subscriptions(self.service, allow_loopback=trusted)
         self._engine.after_turn.append(self._subscriptions.pump)
@@ -97,19 +97,19 @@ class Assembly:
         self._health.add("reached", self._unreached)
         self._view = ClusterView(start, self._transport, self._joined.replicas if self._joined is not None else list, self._maps)
         self._acts: ClusterActs = NoCluster(self._view)
-        self._placing: Placing | None = None
-        self._levels: Levels | None = None
-        self._reader_lag: ReaderLag | None = None
+        self._placing: PlacementReconciler | None = None
+        self._levels: FeatureLevels | None = None
+        self._reader_lag: ReplicaLag | None = None
         self._controller: Controller | None = None
-        self._older: Older | None = None
+        self._older: StaleCopyGuard | None = None
         if self._joined is not None and self._maps is not None and self._transport is not None:
-            self._older = Older(start, self._transport, storage.journal, end=fail_stop)
+            self._older = StaleCopyGuard(start, self._transport, storage.journal, end=fail_stop)
             self._take_part(self._joined, self._maps)
         self._keeper = Keeper(start, self._transport)
         if self._joined is not None:
             self._keeper.join(self.service)
         self._tier: Tier | None = None
-        self._doors: Doors | None = None
+        self._doors: Listeners | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -167,8 +167,8 @@ class Assembly:
         read_object = None if self._tier is None else self._tier.read_object
         tables = Tables(self.service, self.service.flush)
         hosts = NodeHosts(self._start.config.cluster, self._maps)
-        behind = Behind(tables, mounts, read_object, checks, backups, self._acts, hosts)
-        self._doors = Doors(self._start, self.service, behind, self._health, self._keeper)
+        behind = Backends(tables, mounts, read_object, checks, backups, self._acts, hosts)
+        self._doors = Listeners(self._start, self.service, behind, self._health, self._keeper)
         await self._doors.open()
         await self._subscriptions.start(_ended)
 
@@ -205,10 +205,10 @@ class Assembly:
         self._engine.close()
         self._keeper.close()
 
-    def _copier(self, tier: Tier) -> Copier:
+    def _copier(self, tier: Tier) -> StateCopyWorker:
         birth, grace_ms = self._start.birth, self._start.config.cold.delete_grace_ms
-        whole = Whole(birth.cluster_id, birth.history, birth.groups)
-        copier = Copier(self._engine, tier.store, whole, tier.claim.owned, soon_seconds=grace_ms / 1000)
+        whole = CompleteMark(birth.cluster_id, birth.history, birth.groups)
+        copier = StateCopyWorker(self._engine, tier.store, whole, tier.claim.owned, soon_seconds=grace_ms / 1000)
         self._health.registry.add(metric_sources.counted(copier.counters, metric_sources.COPIER))
         return copier
 
@@ -254,13 +254,13 @@ class Assembly:
             registry.add(lambda: {"polynya_object_store_waiting": int(claim.reason is not None)})
             registry.add(self._tier.access.samples)
 
-    def _take_part(self, joined: Joined, maps: Maps) -> None:
+    def _take_part(self, joined: ClusterMember, maps: ClusterMapCache) -> None:
         """In a cluster: what is here follows the map; operators may come to any core; who leads the meta group brings things about."""
         start, replicated = self._start, self._engine.replicated
         assert replicated is not None and self._engine.residence is not None
-        steering = Steering(self.service, replicated)
+        steering = Reconfiguration(self.service, replicated)
         groups = range(start.core, start.groups + 1, start.cores)
-        self._placing = placing = Placing(replicated, self._engine.residence, steering, joined.forwarding.whereabouts, groups)
+        self._placing = placing = PlacementReconciler(replicated, self._engine.residence, steering, joined.forwarding.whereabouts, groups)
         placing.adopt(maps.now)
         self._health.nodes = lambda: joined.urls
         self._health.warn("replicas", self._lost_here)
@@ -274,7 +274,7 @@ class Assembly:
         joined.meet(maps.now)
         maps.on_map += [joined.meet, placing.adopt]
         joined.on_removed = Removal(start, maps).told
-        self._acts = Acts(self._view, maps, steering, self.service, start.birth.cluster_id)
+        self._acts = ClusterOperations(self._view, maps, steering, self.service, start.birth.cluster_id)
         if start.core == 0:
             self._controller = Controller(start, maps, self._view, steering, self.service, lambda: META_GROUP in replicated.led)
             replicated.on_leadership.append(self._controller.led)
@@ -299,14 +299,14 @@ class Assembly:
         if self._maps is not None and meta is not None:
             self._maps.take(meta.machine.map)
 
-    async def _raise_levels(self, levels: Levels) -> None:
+    async def _raise_levels(self, levels: FeatureLevels) -> None:
         while True:
             levels.look()
             if self._reader_lag is not None:
                 self._reader_lag.look()
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _follow_map(self, maps: Maps) -> None:
+    async def _follow_map(self, maps: ClusterMapCache) -> None:
         """What a turn does not show: a state that came as a snapshot, and what core 0 said before this core heard."""
         while True:
             self._look_at_map()
@@ -315,7 +315,7 @@ class Assembly:
                 await self._joined.part(maps.now)
             await asyncio.sleep(MAP_SECONDS)
 
-    async def _ask_others(self, maps: Maps) -> None:
+    async def _ask_others(self, maps: ClusterMapCache) -> None:
         """What the log does not say."""
         while True:
             await asyncio.sleep(ASK_MAP_SECONDS)
@@ -347,7 +347,7 @@ class Assembly:
             await asyncio.sleep(LOOK_AT_SNAPSHOTS_SECONDS)
             await self._engine.snapshotter.look()
 
-    async def _look_after_readers(self, joined: Joined) -> None:
+    async def _look_after_readers(self, joined: ClusterMember) -> None:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             await joined.stranded.look()

@@ -34,7 +34,7 @@ from polynya.engine.membership import Membership
 from polynya.engine.storage import Storage, open_storage
 from polynya.files import keep_private
 from polynya.node.assembly import Assembly, lost_callback, lost_thread
-from polynya.node.shutdown_watchdog import Ending
+from polynya.node.shutdown_watchdog import ShutdownWatchdog
 from polynya.observability import logs
 from polynya.system.malloc import keep_heap_small
 from polynya.system.scheduling import ask_for_whole_turns
@@ -106,7 +106,7 @@ async def _serve(start: CoreStart, storage: Storage) -> int:
     loop.set_exception_handler(lost_callback)
     threading.excepthook = lost_thread
     stopping = asyncio.Event()
-    ending = Ending(loop)
+    ending = ShutdownWatchdog(loop)
 
     def stop() -> None:
         ending.begin()

@@ -11,7 +11,7 @@ KIND_FAREWELL = 1003  # beside those of health (below) and access
 PATIENCE_SECONDS = 3.0  # with a core that does not stop, or is gone
 
 
-class Farewell:
+class ShutdownBarrier:
     """Of one core. Each asks the others whether their doors are closed, and is answered once they are."""
 
     def __init__(self, transport: Transport) -> None:

@@ -24,7 +24,7 @@ PLACES_MAX = 8  # of one task or thread: the innermost
 log = logging.getLogger("polynya.core")
 
 
-class Ending:
+class ShutdownWatchdog:
     """Of the process whose loop is `loop`. `begin` may be called again."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -38,7 +38,7 @@ from polynya.config.core_start import (
 )
 from polynya.config.file_modes import begin_tightening
 from polynya.config.model import Config, is_loopback, resolve, split_listen
-from polynya.config.node_identity import FILE, Birth, bear, birth_of, removed_text, write_json
+from polynya.config.node_identity import FILE, NodeIdentity, bear, birth_of, removed_text, write_json
 from polynya.config.tls import prepare as prepare_tls
 from polynya.observability import logs
 from polynya.observability.build import described
@@ -145,7 +145,7 @@ def _say_files(clients: Shares) -> None:
         )
 
 
-def _birth(config: Config) -> Birth:
+def _birth(config: Config) -> NodeIdentity:
     """The identity of the data, whose cores are as many as are wanted now."""
     data = Path(config.data)
     finish(data)
@@ -156,7 +156,7 @@ def _birth(config: Config) -> Birth:
     return birth if config.cores in (None, birth.cores) else reshare(data, birth, config.cores)
 
 
-def _still_right(config: Config, birth: Birth) -> Birth:
+def _still_right(config: Config, birth: NodeIdentity) -> NodeIdentity:
     """What was born before all others were heard: anew, when they have gone on to another history meanwhile."""
     learned = asyncio.run(learn(config))
     if not is_other(config, birth, learned):
@@ -443,7 +443,7 @@ def _terminal_is_there() -> bool:
     return True
 
 
-def _counted(birth: Birth) -> str:
+def _counted(birth: NodeIdentity) -> str:
     return f"{birth.cores} core{'s' if birth.cores > 1 else ''}, {birth.groups} groups"
 
 

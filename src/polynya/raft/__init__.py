@@ -15,11 +15,11 @@ tells), and does not decide who should lead or belong: it is told.
 
 from polynya.raft.codec import decode_message, encode_block, encode_message, group_of_message
 from polynya.raft.configuration import Configuration, decode_configuration, encode_configuration
-from polynya.raft.effects import ChunkArrived, ChunkWanted, Effects, Load, PeerStatus, Refusal, Role, Status
-from polynya.raft.messages import Append, Entry, HardState, Heartbeat, Kind, Message, Snapshot, SnapshotChunk
+from polynya.raft.effects import ChunkArrived, ChunkWanted, Effects, EntryLoad, PeerStatus, ProposalRefused, Role, Status
+from polynya.raft.messages import Append, Entry, EntryKind, HardState, Heartbeat, Message, Snapshot, SnapshotChunk
 from polynya.raft.progress import Mode
 from polynya.raft.raft import Identity, Raft
-from polynya.raft.recovery import Recovery, Restored
+from polynya.raft.recovery import Recovery, RestoredMember
 from polynya.raft.settings import NEVER, Settings
 
 __all__ = [
@@ -30,18 +30,18 @@ __all__ = [
     "Configuration",
     "Effects",
     "Entry",
+    "EntryKind",
+    "EntryLoad",
     "HardState",
     "Heartbeat",
     "Identity",
-    "Kind",
-    "Load",
     "Message",
     "Mode",
     "PeerStatus",
+    "ProposalRefused",
     "Raft",
     "Recovery",
-    "Refusal",
-    "Restored",
+    "RestoredMember",
     "Role",
     "Settings",
     "Snapshot",

@@ -7,15 +7,15 @@ from itertools import chain
 
 import msgspec
 
-from polynya.base.errors import Senseless
+from polynya.base.errors import InvalidMessage
 from polynya.raft.configuration import decode_configuration
 from polynya.raft.messages import (
     Append,
     AppendAnswer,
     Entry,
+    EntryKind,
     Heartbeat,
     HeartbeatAnswer,
-    Kind,
     Message,
     Number,
     ReadAnswer,
@@ -37,7 +37,9 @@ class _AppendFrame(Message, frozen=True, tag=1):
     block: msgspec.Raw
 
 
-_KINDS = frozenset((Kind.COMMAND, Kind.NOOP, Kind.CONFIGURATION))  # others are frames of the journal: in a log they would void it
+_KINDS = frozenset(
+    (EntryKind.COMMAND, EntryKind.NOOP, EntryKind.CONFIGURATION)
+)  # others are frames of the journal: in a log they would void it
 _Frame = (
     _AppendFrame
     | AppendAnswer
@@ -97,7 +99,7 @@ def decode_message(data: bytes) -> Message:
         if type(frame) is _AppendFrame:
             return _append(frame)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise Senseless(f"a message of another node is no message: {error}") from None
+        raise InvalidMessage(f"a message of another node is no message: {error}") from None
     if type(frame) is SnapshotChunk:
         _check_chunk(frame)
     return frame
@@ -105,7 +107,7 @@ def decode_message(data: bytes) -> Message:
 
 def _append(frame: _AppendFrame) -> Append:
     if frame.prev_term > frame.term:
-        raise Senseless("an append follows an entry of a later term")
+        raise InvalidMessage("an append follows an entry of a later term")
     entries = _entries(_decode_block(frame.block), frame)
     return Append(frame.to, frame.sender, frame.group, frame.term, frame.prev_index, frame.prev_term, frame.commit, entries)
 
@@ -113,17 +115,19 @@ def _append(frame: _AppendFrame) -> Append:
 def _entries(block: list[int | bytes], frame: _AppendFrame) -> list[Entry]:
     if len(block) == 3:
         term, kind, payload = block
-        if type(term) is int and kind == Kind.COMMAND and type(payload) is bytes and frame.prev_term <= term <= frame.term:
+        if type(term) is int and kind == EntryKind.COMMAND and type(payload) is bytes and frame.prev_term <= term <= frame.term:
             return [Entry(payload, kind, term, frame.prev_index + 1, frame.group)]
     terms, kinds, payloads = block[::3], block[1::3], block[2::3]
     sound = len(terms) == len(payloads) and _all(terms, int) and _KINDS.issuperset(kinds) and _all(payloads, bytes)
     if not sound or list(terms) != sorted(terms) or (terms and not frame.prev_term <= terms[0] <= terms[-1] <= frame.term):  # type: ignore[operator]
-        raise Senseless("the block of an append is not one of entries")
+        raise InvalidMessage("the block of an append is not one of entries")
     indexes = range(frame.prev_index + 1, frame.prev_index + 1 + len(terms))
     group = frame.group
     entries = [Entry(payload, kind, term, index, group) for term, kind, payload, index in zip(terms, kinds, payloads, indexes, strict=True)]  # type: ignore[arg-type]
-    if Kind.CONFIGURATION in kinds and not all(decode_configuration(e.payload).voters for e in entries if e.kind == Kind.CONFIGURATION):
-        raise Senseless("an entry makes a group without voters")
+    if EntryKind.CONFIGURATION in kinds and not all(
+        decode_configuration(e.payload).voters for e in entries if e.kind == EntryKind.CONFIGURATION
+    ):
+        raise InvalidMessage("an entry makes a group without voters")
     return entries
 
 
@@ -135,7 +139,7 @@ def _check_chunk(chunk: SnapshotChunk) -> None:
         or chunk.offset + len(chunk.data) > snapshot.size
         or not snapshot.size
     ):
-        raise Senseless("a chunk is of no snapshot that there could be")
+        raise InvalidMessage("a chunk is of no snapshot that there could be")
 
 
 def _all(items: list[int | bytes], kind: type) -> bool:

@@ -18,7 +18,7 @@ class Role(IntEnum):
     LEADER = 3
 
 
-class Refusal(IntEnum):
+class ProposalRefused(IntEnum):
     """Nothing was taken, and nothing has happened."""
 
     NOT_LEADER = 1
@@ -49,7 +49,7 @@ class ChunkArrived(msgspec.Struct, frozen=True, gc=False):
     data: bytes
 
 
-class Load(msgspec.Struct, frozen=True, gc=False):
+class EntryLoad(msgspec.Struct, frozen=True, gc=False):
     """Read entries `begin` to `end` (half-open) back from the journal, as many as `bytes_max` holds but at least one, and give them to `loaded`."""
 
     begin: int
@@ -82,7 +82,7 @@ class Effects(msgspec.Struct):
     install: Snapshot | None = None  # all of it has arrived: install it durably, then `installed` or `install_failed`
     chunks_wanted: list[ChunkWanted] = []
     chunks_arrived: list[ChunkArrived] = []
-    load: Load | None = None
+    load: EntryLoad | None = None
 
 
 class PeerStatus(msgspec.Struct, frozen=True, array_like=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polynya.base.errors import Senseless
+from polynya.base.errors import InvalidMessage
 from polynya.raft import disk_loss, election, membership, quiescence
 from polynya.raft.effects import Role
 from polynya.raft.messages import Append, AppendAnswer, Entry, Heartbeat, HeartbeatAnswer
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def heard(raft: Raft, leader: int) -> None:
     """The leader of this term spoke."""
     if raft.role is Role.LEADER:
-        raise Senseless(f"node {leader} says that it leads group {raft.group} in term {raft.term}, as this node does")
+        raise InvalidMessage(f"node {leader} says that it leads group {raft.group} in term {raft.term}, as this node does")
     if raft.role is not Role.FOLLOWER or raft.leader != leader:
         election.become_follower(raft, raft.term, leader)
     raft.heard_ms = raft.timer_ms = raft.now_ms

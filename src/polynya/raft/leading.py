@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polynya.base.errors import Senseless
+from polynya.base.errors import InvalidMessage
 from polynya.raft import election, membership, quiescence, reading, snapshots
-from polynya.raft.effects import Load, Refusal, Role
-from polynya.raft.messages import Append, AppendAnswer, Entry, Heartbeat, HeartbeatAnswer, Kind, TimeoutNow
+from polynya.raft.effects import EntryLoad, ProposalRefused, Role
+from polynya.raft.messages import Append, AppendAnswer, Entry, EntryKind, Heartbeat, HeartbeatAnswer, TimeoutNow
 from polynya.raft.progress import Mode, Progress
 from polynya.raft.settings import NEVER
 
@@ -28,7 +28,7 @@ def become_leader(raft: Raft) -> None:
     raft.peers, raft.departed = {}, {}
     membership.keep_peers(raft)
     snapshots.know_members(raft)
-    append(raft, [Entry(b"", Kind.NOOP)])
+    append(raft, [Entry(b"", EntryKind.NOOP)])
     raft.own_term_index = raft.log.last
     raft.next_beat_ms = raft.now_ms
     reading.become_leader(raft)
@@ -45,14 +45,14 @@ def retire(raft: Raft) -> None:
 # --- inputs ------------------------------------------------------------------------------------------------------------------------
 
 
-def propose(raft: Raft, entries: list[Entry]) -> Refusal | None:
+def propose(raft: Raft, entries: list[Entry]) -> ProposalRefused | None:
     if raft.role is not Role.LEADER:
-        return Refusal.NOT_LEADER
+        return ProposalRefused.NOT_LEADER
     if raft.transferee:
-        return Refusal.HANDING_OVER
+        return ProposalRefused.HANDING_OVER
     log = raft.log
     if log.size(raft.commit + 1, log.last + 1) > raft.settings.uncommitted_bytes_max:
-        return Refusal.OVERLOADED
+        return ProposalRefused.OVERLOADED
     append(raft, entries)
     return None
 
@@ -71,13 +71,13 @@ def append(raft: Raft, entries: list[Entry]) -> None:
     quiescence.wake_leader(raft)
 
 
-def transfer(raft: Raft, target: int) -> Refusal | None:
+def transfer(raft: Raft, target: int) -> ProposalRefused | None:
     if raft.role is not Role.LEADER:
-        return Refusal.NOT_LEADER
+        return ProposalRefused.NOT_LEADER
     if target == raft.node or target not in raft.configuration.voters:
-        return Refusal.NOT_A_VOTER
+        return ProposalRefused.NOT_A_VOTER
     if raft.transferee:
-        return Refusal.HANDING_OVER
+        return ProposalRefused.HANDING_OVER
     raft.transferee, raft.transfer_ms = target, raft.now_ms
     raft.last_active_ms = raft.now_ms
     quiescence.wake_leader(raft)
@@ -144,7 +144,7 @@ def on_heartbeat_answer(raft: Raft, message: HeartbeatAnswer) -> None:
     if peer is None or raft.role is not Role.LEADER:
         return
     if message.context > raft.context:
-        raise Senseless(f"node {message.sender} answers a heartbeat of group {raft.group} that was not sent")
+        raise InvalidMessage(f"node {message.sender} answers a heartbeat of group {raft.group} that was not sent")
     _check(raft, message)
     peer.heard_ms = raft.now_ms
     peer.context = max(peer.context, message.context)
@@ -159,7 +159,7 @@ def on_heartbeat_answer(raft: Raft, message: HeartbeatAnswer) -> None:
 def _check(raft: Raft, message: AppendAnswer | HeartbeatAnswer) -> None:
     """Members acknowledge what this term's leader has."""
     if message.match > raft.log.last:
-        raise Senseless(f"node {message.sender} has entry {message.match} of group {raft.group}, whose leader has {raft.log.last}")
+        raise InvalidMessage(f"node {message.sender} has entry {message.match} of group {raft.group}, whose leader has {raft.log.last}")
 
 
 def _matched(raft: Raft, peer: Progress, match: int) -> None:
@@ -346,4 +346,4 @@ def _load(raft: Raft, begin: int) -> None:
     """One at a time."""
     if not raft.loading:
         raft.loading = begin
-        raft.load = Load(begin, raft.log.cached, raft.settings.message_bytes_max)
+        raft.load = EntryLoad(begin, raft.log.cached, raft.settings.message_bytes_max)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from polynya.raft import election, leading
 from polynya.raft.configuration import Configuration, decode_configuration, encode_configuration, normal
-from polynya.raft.effects import Refusal, Role
-from polynya.raft.messages import Entry, Kind, TimeoutNow
+from polynya.raft.effects import ProposalRefused, Role
+from polynya.raft.messages import Entry, EntryKind, TimeoutNow
 from polynya.raft.progress import Progress
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def note(raft: Raft, entries: list[Entry]) -> None:
     """Entries have become part of the log: configurations are in effect from here on."""
     for entry in entries:
-        if entry.kind == Kind.CONFIGURATION:
+        if entry.kind == EntryKind.CONFIGURATION:
             raft.configurations.append((entry.index, decode_configuration(entry.payload)))
 
 
@@ -54,11 +54,11 @@ def forget(raft: Raft, index: int) -> None:
         del found[0]
 
 
-def change(raft: Raft, target: Configuration) -> Refusal | None:
+def change(raft: Raft, target: Configuration) -> ProposalRefused | None:
     try:
         target = normal(target)
     except ValueError:
-        return Refusal.INVALID
+        return ProposalRefused.INVALID
     refusal = _refusal(raft, target)
     if refusal is None:
         old = raft.configuration
@@ -85,20 +85,20 @@ def keep_peers(raft: Raft) -> None:
     raft.peers = {node: raft.peers.get(node) or Progress(raft.log.last + 1, raft.now_ms) for node in sorted(members)}
 
 
-def _refusal(raft: Raft, target: Configuration) -> Refusal | None:
+def _refusal(raft: Raft, target: Configuration) -> ProposalRefused | None:
     if raft.role is not Role.LEADER:
-        return Refusal.NOT_LEADER
+        return ProposalRefused.NOT_LEADER
     if raft.transferee:
-        return Refusal.HANDING_OVER
+        return ProposalRefused.HANDING_OVER
     if raft.commit < raft.own_term_index:
-        return Refusal.NOT_READY
+        return ProposalRefused.NOT_READY
     if raft.configuration.joint or raft.configurations[-1][0] > raft.commit:
-        return Refusal.CHANGE_IN_FLIGHT
+        return ProposalRefused.CHANGE_IN_FLIGHT
     back = [raft.departed[node] for node in {*target.members} - {*raft.configuration.members} if node in raft.departed]
     if back and raft.now_ms - max(back) < raft.settings.rejoin_ms:
-        return Refusal.JUST_LEFT
+        return ProposalRefused.JUST_LEFT
     new = set(target.voters) - set(raft.configuration.voters)
-    return None if all(_caught_up(raft, node) for node in new) else Refusal.NOT_CAUGHT_UP
+    return None if all(_caught_up(raft, node) for node in new) else ProposalRefused.NOT_CAUGHT_UP
 
 
 def _caught_up(raft: Raft, node: int) -> bool:
@@ -108,6 +108,6 @@ def _caught_up(raft: Raft, node: int) -> bool:
 
 
 def _propose(raft: Raft, configuration: Configuration) -> None:
-    leading.append(raft, [Entry(encode_configuration(configuration), Kind.CONFIGURATION)])
+    leading.append(raft, [Entry(encode_configuration(configuration), EntryKind.CONFIGURATION)])
     raft.configurations.append((raft.log.last, configuration))
     keep_peers(raft)

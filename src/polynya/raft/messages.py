@@ -15,7 +15,7 @@ Node = Annotated[int, msgspec.Meta(ge=1, le=2**32)]
 TERM_STEP_MAX = 2**40  # further ahead no member can be that has not seen elections for centuries
 
 
-class Kind:
+class EntryKind:
     """Of frames in the journal. Entries are commands, no-ops and configurations."""
 
     COMMAND = 1
@@ -32,7 +32,7 @@ class Entry(msgspec.Struct, gc=False):
     index and group are set by `propose`, `place` by the journal."""
 
     payload: bytes
-    kind: int = Kind.COMMAND
+    kind: int = EntryKind.COMMAND
     term: int = 0
     index: int = 0
     group: int = 0

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from polynya.base.errors import Senseless
+from polynya.base.errors import InvalidMessage
 from polynya.raft import disk_loss, election, following, leading, membership, quiescence, reading, snapshots
 from polynya.raft.configuration import Configuration
-from polynya.raft.effects import ChunkArrived, ChunkWanted, Effects, Load, PeerStatus, Refusal, Role, Status
+from polynya.raft.effects import ChunkArrived, ChunkWanted, Effects, EntryLoad, PeerStatus, ProposalRefused, Role, Status
 from polynya.raft.log import Log
 from polynya.raft.messages import (
     TERM_STEP_MAX,
@@ -32,7 +32,7 @@ from polynya.raft.messages import (
     VoteAnswer,
 )
 from polynya.raft.progress import Progress
-from polynya.raft.recovery import Restored
+from polynya.raft.recovery import RestoredMember
 from polynya.raft.settings import NEVER, Settings
 
 _MASK = 2**64 - 1
@@ -46,7 +46,7 @@ class Identity(msgspec.Struct, frozen=True):
     seed: int
 
 
-class Write(msgspec.Struct, gc=False):
+class InFlightWrite(msgspec.Struct, gc=False):
     """Given out and not yet known to be durable."""
 
     ticket: int
@@ -141,7 +141,7 @@ class Raft:
         "writes",
     )
 
-    def __init__(self, identity: Identity, restored: Restored, settings: Settings, *, now_ms: int, ready: list[Raft]) -> None:
+    def __init__(self, identity: Identity, restored: RestoredMember, settings: Settings, *, now_ms: int, ready: list[Raft]) -> None:
         self.group, self.node = identity.group, identity.node
         self.random_state = identity.seed & _MASK
         self.settings = settings
@@ -152,7 +152,7 @@ class Raft:
         self._start()
         self.wake()
 
-    def _restore(self, restored: Restored) -> None:
+    def _restore(self, restored: RestoredMember) -> None:
         snapshot, entries = restored.snapshot, restored.entries
         self.snapshot = snapshot
         self.term, self.vote = restored.hard_state.term, restored.hard_state.vote
@@ -175,7 +175,7 @@ class Raft:
         self.peers: dict[int, Progress] = {}
         self.votes: dict[int, bool] = {}
         self.ticket, self.unstaged = 0, self.log.last + 1
-        self.writes: deque[Write] = deque()
+        self.writes: deque[InFlightWrite] = deque()
         self.hard_durable, self.hard_due = True, False
         self.held: dict[tuple[type[Message], int], Message] = {}
         self.messages: list[Message] = []
@@ -195,7 +195,7 @@ class Raft:
         self.installing: Snapshot | None = None
         self.chunks_wanted: list[ChunkWanted] = []
         self.chunks_arrived: list[ChunkArrived] = []
-        self.load: Load | None = None
+        self.load: EntryLoad | None = None
         self.loading = 0
         self.told = (Role.FOLLOWER, self.term, 0)
         election.draw_timeout(self)
@@ -230,9 +230,11 @@ class Raft:
     def step(self, message: Message, now_ms: int) -> None:
         """A message has come. Raises Senseless, and has done nothing, when it is for another member or group, or no member could say it."""
         if message.to != self.node or message.group != self.group:
-            raise Senseless(f"a message for member {message.to} of group {message.group} came to member {self.node} of group {self.group}")
+            raise InvalidMessage(
+                f"a message for member {message.to} of group {message.group} came to member {self.node} of group {self.group}"
+            )
         if message.term > self.term + TERM_STEP_MAX:
-            raise Senseless(f"group {self.group} is in term {self.term}: {message.term} is none that it could have reached")
+            raise InvalidMessage(f"group {self.group} is in term {self.term}: {message.term} is none that it could have reached")
         self._at(now_ms)
         if disk_loss.concerns(message):
             disk_loss.on_message(self, message)
@@ -246,7 +248,7 @@ class Raft:
             return
         _HANDLERS[type(message)](self, message)
 
-    def propose(self, entries: list[Entry], now_ms: int) -> Refusal | None:
+    def propose(self, entries: list[Entry], now_ms: int) -> ProposalRefused | None:
         """Entries get their terms and indexes and become part of the log; they come back committed, or are cut off by another leader."""
         self._at(now_ms)
         return leading.propose(self, entries)
@@ -290,7 +292,7 @@ class Raft:
             self.wake()
         self.log.evict(min(index, self.durable), self.settings.log_bytes_max)
 
-    def read(self, token: Any, now_ms: int) -> Refusal | None:
+    def read(self, token: Any, now_ms: int) -> ProposalRefused | None:
         """A linearizable read, on any member: the token comes back when what is applied is new enough for it. One token may stand for all
         reads of a turn."""
         self._at(now_ms)
@@ -301,12 +303,12 @@ class Raft:
         self.now_ms = max(self.now_ms, now_ms)
         return self.applied >= self.commit and reading.has_lease(self)
 
-    def transfer(self, target: int, now_ms: int) -> Refusal | None:
+    def transfer(self, target: int, now_ms: int) -> ProposalRefused | None:
         """Hand leadership to a voter. Given up after an election time, when it is not heard to have worked."""
         self._at(now_ms)
         return leading.transfer(self, target)
 
-    def change(self, configuration: Configuration, now_ms: int) -> Refusal | None:
+    def change(self, configuration: Configuration, now_ms: int) -> ProposalRefused | None:
         """Towards these voters, learners and readers (`outgoing` is not looked at), by joint consensus when voters differ. New voters must be
         learners that are close to the end."""
         self._at(now_ms)
@@ -343,7 +345,7 @@ class Raft:
         leading.leaving(self, peer)
 
     def loaded(self, begin: int, entries: list[Entry], now_ms: int) -> None:
-        """Answers a `Load`. Empty: they cannot be read, the members that need them get the snapshot."""
+        """Answers a `EntryLoad`. Empty: they cannot be read, the members that need them get the snapshot."""
         self._at(now_ms)
         leading.loaded(self, begin, entries)
 
@@ -499,7 +501,7 @@ class Raft:
             effects.hard_state, self.hard_due = hard_state, False
         effects.entries = self.log.entries(self.unstaged, self.log.last + 1)
         self.unstaged = self.log.last + 1
-        self.writes.append(Write(self.ticket, self.log.last, hard_state, self.reset))
+        self.writes.append(InFlightWrite(self.ticket, self.log.last, hard_state, self.reset))
         effects.reset, self.reset = self.reset, None
 
 

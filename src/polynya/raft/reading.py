@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from polynya.raft import leading, quiescence
-from polynya.raft.effects import Refusal, Role
+from polynya.raft.effects import ProposalRefused, Role
 from polynya.raft.messages import ReadAnswer, ReadRequest
 from polynya.raft.settings import NEVER
 
@@ -50,9 +50,9 @@ class Reads:
         return [*self.ready, *self.failed, *(each.token for each in reads if not each.origin), *(token for _, token in self.applying)]
 
 
-def read(raft: Raft, token: Any) -> Refusal | None:
+def read(raft: Raft, token: Any) -> ProposalRefused | None:
     if raft.reads.waiting >= raft.settings.reads_max:
-        return Refusal.OVERLOADED
+        return ProposalRefused.OVERLOADED
     waiting = _Read(token, raft.now_ms)
     if raft.role is Role.LEADER:
         _take(raft, waiting)

@@ -6,10 +6,10 @@ import msgspec
 
 from polynya.base.errors import CorruptData
 from polynya.raft.configuration import Configuration, decode_configuration
-from polynya.raft.messages import Entry, HardState, Kind, Snapshot
+from polynya.raft.messages import Entry, EntryKind, HardState, Snapshot
 
 
-class Restored(msgspec.Struct):
+class RestoredMember(msgspec.Struct):
     """What a member starts with. `snapshot` of index 0: a new group and its first configuration. `entries` begin at `snapshot.index + 1`, or
     earlier: what is older may be asked back by `load`. `reset`: the log of before is void and a reset must be written."""
 
@@ -76,14 +76,14 @@ class Recovery:
 
     def configuration_at(self, index: int, first: Configuration) -> Configuration:
         """What was in effect at the snapshot's index; `first`: what the group began with, as far as the journal does not say."""
-        logged = ((entry.index, decode_configuration(entry.payload)) for entry in self._entries if entry.kind == Kind.CONFIGURATION)
+        logged = ((entry.index, decode_configuration(entry.payload)) for entry in self._entries if entry.kind == EntryKind.CONFIGURATION)
         newest = (0, first)
         for found in (*logged, *self._configured):
             if newest[0] <= found[0] <= index:
                 newest = found
         return newest[1]
 
-    def result(self, snapshot: Snapshot) -> Restored:
+    def result(self, snapshot: Snapshot) -> RestoredMember:
         """`snapshot`: the newest durable one, or that of a new group. Raises CorruptData when it does not reach what the journal begins with."""
         entries = self._entries
         if self._base is not None and self._base[0] > snapshot.index:
@@ -98,7 +98,7 @@ class Recovery:
             if self._hard_state.term >= last_term
             else HardState(last_term, 0, self._hard_state.forgetful, self._hard_state.learning)
         )
-        return Restored(snapshot, hard, kept, reset=not fits)
+        return RestoredMember(snapshot, hard, kept, reset=not fits)
 
     def _fits(self, snapshot: Snapshot) -> bool:
         """Whether the log goes through the snapshot's last entry: else an installation was cut short, and the log is another one."""

@@ -10,33 +10,33 @@ from google_crc32c import value as crc32c
 from polynya.backup.group_file import parse
 from polynya.backup.manifest import CopiedObject, Manifest, decode_rows
 from polynya.backup.progress import at_once, patiently
-from polynya.backup.repository import Reading, parts_of
+from polynya.backup.repository import RepositoryReader, parts_of
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.objectstore import NotFound, ObjectStore, put_again
-from polynya.recovery.restore import Restored, State
+from polynya.recovery.restore import RestoredState, RestoreResult
 from polynya.stream.snapshots.encode import decode_image
 
 
 class FromBackup:
     """`polynya.recovery.restore.States`."""
 
-    def __init__(self, shelf: Reading, manifest: Manifest, rename: Callable[[str], str], *, has_store: bool) -> None:
+    def __init__(self, shelf: RepositoryReader, manifest: Manifest, rename: Callable[[str], str], *, has_store: bool) -> None:
         if manifest.objects.count and not has_store:
             raise ConfigError(
                 "cold.backend: the backup has objects, and a node without an object store cannot have them; choose another backend"
             )
         self._shelf, self._manifest, self._rename = shelf, manifest, rename
 
-    async def state(self, group: int) -> State:
+    async def state(self, group: int) -> RestoredState:
         entry = self._manifest.files[group]
         data = b"".join([part async for part in parts_of(self._shelf, entry.name, entry.size, entry.crc)])
         try:
             file = await asyncio.to_thread(parse, data, group)
         except CorruptData as fault:
             raise CorruptData(f"{entry.name} is damaged: {fault}") from None
-        return State(decode_image(file.state), file.hot, file.header.log_ms)
+        return RestoredState(decode_image(file.state), file.hot, file.header.log_ms)
 
-    async def objects(self, store: ObjectStore, done: Restored) -> None:
+    async def objects(self, store: ObjectStore, done: RestoreResult) -> None:
         entry = self._manifest.objects
         done.total, done.total_bytes = entry.count, entry.bytes
         async for part in parts_of(self._shelf, entry.name, entry.size, entry.crc):

@@ -9,15 +9,15 @@ import msgspec
 from google_crc32c import value as crc32c
 
 from polynya.backup import copies
-from polynya.backup.copies import Copy, Whole
+from polynya.backup.copies import CompleteMark, StateCopy
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.objectstore import ObjectInfo, ObjectStore, read_root
-from polynya.recovery.restore import Restored, State
+from polynya.recovery.restore import RestoredState, RestoreResult
 from polynya.stream.commands import ColdSlice
 from polynya.stream.machine import Machine
 from polynya.stream.snapshots.encode import Image, decode_image
-from polynya.stream.snapshots.restore_history import Note
-from polynya.stream.snapshots.store_recovery import Piece, salvage
+from polynya.stream.snapshots.restore_history import StreamLoss
+from polynya.stream.snapshots.store_recovery import UnnamedSlice, salvage
 from polynya.wire.pack import FOOTER_GUESS_BYTES, Footer, ShortTail, home_group_of, read_footer
 
 READERS = 8
@@ -26,13 +26,13 @@ READERS = 8
 class FromStore:
     """`polynya.recovery.restore.States`. Made by `open`."""
 
-    def __init__(self, store: ObjectStore, whole: Whole, found: Mapping[int, Copy]) -> None:
+    def __init__(self, store: ObjectStore, whole: CompleteMark, found: Mapping[int, StateCopy]) -> None:
         self.whole = whole
-        self.lost: dict[int, list[Note]] = {}  # by group
+        self.lost: dict[int, list[StreamLoss]] = {}  # by group
         self.warnings: list[str] = []
         self.packs = 0  # that not all of their groups' copies name, and that were looked into
         self._store, self._copies = store, found
-        self._pieces: dict[int, dict[int, list[Piece]]] = {}  # group -> uid
+        self._pieces: dict[int, dict[int, list[UnnamedSlice]]] = {}  # group -> uid
         self._named: dict[str, set[int]] = {}  # pack -> the groups whose copies know of their slices in it
 
     @classmethod
@@ -52,12 +52,12 @@ class FromStore:
         digest = crc32c(msgspec.json.encode([copy.key for copy in sorted(self._copies.values())]))
         return self.whole.history + 1 + int(digest) % (1 << 20)
 
-    async def state(self, group: int) -> State:
+    async def state(self, group: int) -> RestoredState:
         image, log_ms = await self._copied(group)
         self.lost[group] = salvage(image, self._pieces.get(group, {}))
-        return State(image, {}, log_ms)
+        return RestoredState(image, {}, log_ms)
 
-    async def objects(self, store: ObjectStore, done: Restored) -> None:
+    async def objects(self, store: ObjectStore, done: RestoreResult) -> None:
         """They are there."""
         done.notes += [note for notes in self.lost.values() for note in notes]
         done.warnings += self.warnings
@@ -110,7 +110,9 @@ class FromStore:
                 entry.base_record, entry.base_byte, entry.records, entry.length, info.key, entry.offset, entry.stored, entry.crc,
                 entry.append_time_ms_max,
             )  # fmt: skip
-            piece = Piece(entry.uid, cold, footer.home_group, entry.encoding, entry.append_time_ms_max, entry.path, entry.content_type)
+            piece = UnnamedSlice(
+                entry.uid, cold, footer.home_group, entry.encoding, entry.append_time_ms_max, entry.path, entry.content_type
+            )
             self._pieces.setdefault(entry.group, {}).setdefault(entry.uid, []).append(piece)
 
     async def _footer(self, info: ObjectInfo) -> Footer:
@@ -121,7 +123,7 @@ class FromStore:
             return read_footer(await self._store.get_range(info.key, info.size - short.wanted, short.wanted))
 
 
-def check_ids(cluster_ids: Sequence[str], whole: Whole) -> None:
+def check_ids(cluster_ids: Sequence[str], whole: CompleteMark) -> None:
     """Raises ConfigError when the settings name another cluster than the store."""
     for each in cluster_ids:
         if each and each != whole.cluster:

@@ -14,7 +14,7 @@ import msgspec
 
 from polynya.base.errors import ConfigError
 from polynya.base.limits import JOURNAL_SEGMENT_BYTES, MIB
-from polynya.config.node_identity import FILE, Birth, journal_id_of, write_json
+from polynya.config.node_identity import FILE, NodeIdentity, journal_id_of, write_json
 from polynya.engine.snapshots.merge_process import merge
 from polynya.engine.standalone import KIND_COPY
 from polynya.engine.storage import refuse_lost_journal
@@ -31,7 +31,7 @@ SAID_FIRST_SECONDS, SAID_SECONDS = 2.0, 5.0  # how far it is, of one that takes 
 log = logging.getLogger("polynya.node")
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ReshardPlan(msgspec.Struct, frozen=True):
     """The new folders are complete: what is left is to switch."""
 
     cores: int
@@ -41,7 +41,7 @@ def finish(data: Path) -> None:
     """What a crash interrupted is done to its end, or as if it had not begun. Before anything else looks at the folder. Raises OSError."""
     plan = data / NEW / PLAN
     if plan.exists():
-        _switch(data, msgspec.json.decode(plan.read_bytes(), type=Plan).cores)
+        _switch(data, msgspec.json.decode(plan.read_bytes(), type=ReshardPlan).cores)
     for name in (NEW, OLD):
         shutil.rmtree(data / name, ignore_errors=True)
 
@@ -53,7 +53,9 @@ def say(text: str) -> None:
         print(text, flush=True)
 
 
-def reshare(data: Path, birth: Birth, cores: int, *, segment_bytes: int = JOURNAL_SEGMENT_BYTES, say: Callable[[str], None] = say) -> Birth:
+def reshare(
+    data: Path, birth: NodeIdentity, cores: int, *, segment_bytes: int = JOURNAL_SEGMENT_BYTES, say: Callable[[str], None] = say
+) -> NodeIdentity:
     """The identity of the data with its new number of cores. Raises `ConfigError` where there is no room; `CorruptData`, as a start does. What
     takes long is told of now and then."""
     log.info("sharing the data out to another number of cores", extra={"from": birth.cores, "to": cores, "data": str(data)})
@@ -71,7 +73,7 @@ def reshare(data: Path, birth: Birth, cores: int, *, segment_bytes: int = JOURNA
             f"cores: {data} has no room for a second copy of its journals, which another number of cores needs for a moment; make room, "
             f"or start with --cores {birth.cores}. Nothing was changed"
         ) from None
-    write_json(data / NEW / PLAN, Plan(cores))
+    write_json(data / NEW / PLAN, ReshardPlan(cores))
     _switch(data, cores)
     finish(data)
     if progress.said:
@@ -116,7 +118,7 @@ def _cores(number: int) -> str:
 class _Shares:
     """The journals and snapshots of the new cores, as they are written."""
 
-    def __init__(self, folder: Path, birth: Birth, cores: int, segment_bytes: int) -> None:
+    def __init__(self, folder: Path, birth: NodeIdentity, cores: int, segment_bytes: int) -> None:
         self._folder, self._birth, self._cores, self._segment_bytes = folder, birth, cores, segment_bytes
         self._journals: list[Journal] = []
         self._stores: list[SnapshotStore] = []
@@ -212,7 +214,7 @@ def _switch(data: Path, cores: int) -> None:
         if core < cores:
             _move(new / name, data / name)
     path = data / FILE
-    write_json(path, msgspec.structs.replace(msgspec.json.decode(path.read_bytes(), type=Birth), cores=cores))
+    write_json(path, msgspec.structs.replace(msgspec.json.decode(path.read_bytes(), type=NodeIdentity), cores=cores))
     (new / PLAN).unlink()
     sync_folder(new)
 

@@ -16,7 +16,7 @@ import msgspec
 from google_crc32c import value as crc32c
 
 from polynya.backup import copies
-from polynya.backup.copies import Whole
+from polynya.backup.copies import CompleteMark
 from polynya.backup.group_file import Header
 from polynya.backup.progress import patiently
 from polynya.base.errors import ConfigError, CorruptData
@@ -24,7 +24,7 @@ from polynya.base.names import spelled_name
 from polynya.cluster.map_cache import map_at_birth
 from polynya.config import node_identity as births
 from polynya.config.model import Config
-from polynya.config.node_identity import Birth
+from polynya.config.node_identity import NodeIdentity
 from polynya.engine.standalone import KIND_COPY, copy_of
 from polynya.files import sync_folder
 from polynya.objectstore import NotFound, ObjectStore, StoreSettings, open_store, read_root
@@ -33,7 +33,7 @@ from polynya.stream.placement import META_GROUP
 from polynya.stream.rules.eviction import where_of, whole_of
 from polynya.stream.rules.tables import Table
 from polynya.stream.snapshots.encode import Image, write_image
-from polynya.stream.snapshots.restore_history import Note, Survey, reborn
+from polynya.stream.snapshots.restore_history import StreamLoss, Survey, reborn
 from polynya.stream.snapshots.store_recovery import whole_again
 from polynya.system.data_dir import lock_folder
 from polynya.wal import Journal, SnapshotStore
@@ -42,7 +42,7 @@ TERM, INDEX = 1, 1  # what the logs of the new history begin behind: the same on
 COPY_BYTES = 4 << 20  # of payload in one write
 
 
-class Origin(msgspec.Struct, frozen=True, kw_only=True):
+class RestoreOrigin(msgspec.Struct, frozen=True, kw_only=True):
     """What the folders are to begin with. `cluster_id`: of the lost cluster, kept by a node by itself."""
 
     cluster_id: str
@@ -50,10 +50,10 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     groups: int
 
 
-class Target:
+class RestoreTarget:
     """The data folder of one node, taken for a restore. Raises ConfigError when it is in use, or has anything in it."""
 
-    def __init__(self, config: Config, origin: Origin, held: contextlib.ExitStack) -> None:
+    def __init__(self, config: Config, origin: RestoreOrigin, held: contextlib.ExitStack) -> None:
         if config.groups not in (None, origin.groups):
             raise ConfigError(
                 f"groups: the backup has {origin.groups} groups, and a stream's group is part of its identity; leave the setting out. To have other "
@@ -130,7 +130,7 @@ class Target:
         return self._cores[core]
 
 
-class Restored(msgspec.Struct):
+class RestoreResult(msgspec.Struct):
     """What was done; only growing. `notes`: what streams have lost; `warnings`: what else is not as it was."""
 
     doing: str = "reading"
@@ -140,11 +140,11 @@ class Restored(msgspec.Struct):
     bytes: int = 0
     total: int = 0
     total_bytes: int = 0
-    notes: list[Note] = []
+    notes: list[StreamLoss] = []
     warnings: list[str] = []
 
 
-class State(msgspec.Struct, frozen=True):
+class RestoredState(msgspec.Struct, frozen=True):
     """A group's state to begin with, and its hot payload by place."""
 
     image: Image
@@ -155,11 +155,11 @@ class State(msgspec.Struct, frozen=True):
 class States(Protocol):
     """Where the states come from. All raise CorruptData, ConfigError, StoreUnavailable."""
 
-    async def state(self, group: int) -> State:
+    async def state(self, group: int) -> RestoredState:
         """May be asked more than once; each time it is another image, to be changed."""
         ...
 
-    async def objects(self, store: ObjectStore, done: Restored) -> None:
+    async def objects(self, store: ObjectStore, done: RestoreResult) -> None:
         """Bring the objects that the states name into the store, if they are not there."""
         ...
 
@@ -167,14 +167,14 @@ class States(Protocol):
 class Restorer:
     """Of the data folders of some nodes, which share an object store, or have none."""
 
-    def __init__(self, states: States, targets: Sequence[Target], store: ObjectStore | None, rename: Callable[[str], str]) -> None:
+    def __init__(self, states: States, targets: Sequence[RestoreTarget], store: ObjectStore | None, rename: Callable[[str], str]) -> None:
         """`rename` gives a pack's key in the store."""
-        self.done = Restored()
+        self.done = RestoreResult()
         self._states, self._targets, self._store = states, targets, store
         self._birth = targets[0].birth
         self._survey = Survey(rename)
 
-    async def run(self) -> Restored:
+    async def run(self) -> RestoreResult:
         """Raises CorruptData, ConfigError, StoreUnavailable; what was begun is begun anew by the next restore."""
         groups = range(self._birth.groups + 1)
         for target in self._targets:
@@ -193,7 +193,7 @@ class Restorer:
             await self._one(group)
             self.done.groups += 1
         if self._store is not None:
-            store, whole = self._store, Whole(self._birth.cluster_id, self._birth.history, self._birth.groups)
+            store, whole = self._store, CompleteMark(self._birth.cluster_id, self._birth.history, self._birth.groups)
             await patiently(lambda: copies.mark(store, whole))
         for target in self._targets:
             await asyncio.to_thread(target.finish)
@@ -264,7 +264,7 @@ class Restorer:
             stream = image.streams[number] = whole_of(ghost, data)
             whole_again(image, stream, ghost)
 
-    def _write(self, group: int, state: State) -> bytes:
+    def _write(self, group: int, state: RestoredState) -> bytes:
         """To every node; the group's new state."""
         body = write_image(state.image)
         for target in self._targets:
@@ -298,7 +298,7 @@ def open_shared(configs: Sequence[Config]) -> ObjectStore | None:
     return open_store(configs[0].store)
 
 
-async def check_root(store: ObjectStore, birth: Birth, *, take_over: bool) -> None:
+async def check_root(store: ObjectStore, birth: NodeIdentity, *, take_over: bool) -> None:
     """Whether the restored nodes may have this root. Raises ConfigError, StoreUnavailable."""
     found = await read_root(store)
     if found is None:
@@ -323,7 +323,7 @@ async def check_root(store: ObjectStore, birth: Birth, *, take_over: bool) -> No
         )
 
 
-async def _went_on(store: ObjectStore, birth: Birth) -> bool:
+async def _went_on(store: ObjectStore, birth: NodeIdentity) -> bool:
     """Of what has been started. Some nodes of a cluster may have been, when others are still to be restored: nothing comes of that before a majority
     is there, and whoever leads a group then copies its state at once."""
     if not birth.node:

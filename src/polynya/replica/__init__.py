@@ -7,6 +7,6 @@ machine changes only in `commit`.
 Invariant: `applied_index <= last_index`, and the entries between them are in flight, in order.
 """
 
-from polynya.replica.shard import Entry, Group, Run, Shard
+from polynya.replica.shard import AppendRun, Group, PendingEntry, Shard
 
-__all__ = ["Entry", "Group", "Run", "Shard"]
+__all__ = ["AppendRun", "Group", "PendingEntry", "Shard"]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from polynya.base.errors import Senseless
+from polynya.base.errors import InvalidMessage
 from polynya.base.limits import APPEND_BYTES_MAX, MIB
 from polynya.base.msgpack import array_head
 from polynya.stream.commands import AnyCommand, Command
@@ -26,7 +26,7 @@ def encode_proposal(command: Command) -> bytes:
     """Encode a command that is to be proposed. Raises Senseless for one that no member could apply."""
     fault = fault_of(command)
     if fault:
-        raise Senseless(f"a command that makes no sense is not proposed: {fault}")
+        raise InvalidMessage(f"a command that makes no sense is not proposed: {fault}")
     return encode_command(command)
 
 
@@ -35,7 +35,7 @@ def decode_heard(data: bytes) -> Command:
     command = decode_command(data)
     fault = fault_of(command)
     if fault:
-        raise Senseless(fault)
+        raise InvalidMessage(fault)
     return command
 
 

@@ -22,7 +22,7 @@ class Proposal(Entry, gc=False):
     token: Any = None
 
 
-class Heard(Entry, gc=False):
+class ReceivedEntry(Entry, gc=False):
     """One that a leader sent, with what it says until it is applied."""
 
     command: Command | None = None

@@ -14,7 +14,7 @@ import msgspec
 from polynya.raft.configuration import Configuration
 from polynya.replica import zones
 from polynya.stream.commands import NodeRecord, NodeState, Placement
-from polynya.stream.placement import META_GROUP, Map
+from polynya.stream.placement import META_GROUP, ClusterMap
 
 MOVES_AT_ONCE = 4  # groups whose voters change at the same time
 ARRIVALS_AT_ONCE = 2  # of them to the same node
@@ -22,7 +22,7 @@ LEADS_AT_ONCE = 8  # passed on for the sake of balance in one plan
 READS_AT_ONCE = 8  # groups that a new read replica learns at the same time
 
 
-class Seen(msgspec.Struct, frozen=True):
+class GroupView(msgspec.Struct, frozen=True):
     """A group, as its leader says. `settled`: its configuration is committed, and not a joint one."""
 
     leader: int
@@ -31,16 +31,16 @@ class Seen(msgspec.Struct, frozen=True):
     caught_up: frozenset[int]  # the leader, and the members that have all but the latest of its log
 
 
-class Observed(msgspec.Struct, frozen=True):
+class ClusterObservation(msgspec.Struct, frozen=True):
     """What is seen now. `up`: the nodes that answer; `lost`: those that have not for so long that they are given up. Groups that nobody leads
     are left out."""
 
     up: frozenset[int]
-    groups: dict[int, Seen]
+    groups: dict[int, GroupView]
     lost: frozenset[int] = frozenset()
 
 
-class Place(msgspec.Struct, frozen=True):
+class SetVoters(msgspec.Struct, frozen=True):
     """Of the map: other voters to be, or another first."""
 
     group: int
@@ -49,7 +49,7 @@ class Place(msgspec.Struct, frozen=True):
     epoch: int
 
 
-class Placed(msgspec.Struct, frozen=True):
+class ConfirmVoters(msgspec.Struct, frozen=True):
     """Of the map: the group has these voters."""
 
     group: int
@@ -57,7 +57,7 @@ class Placed(msgspec.Struct, frozen=True):
     epoch: int
 
 
-class Change(msgspec.Struct, frozen=True):
+class ChangeVoters(msgspec.Struct, frozen=True):
     """At the group's leader."""
 
     group: int
@@ -65,7 +65,7 @@ class Change(msgspec.Struct, frozen=True):
     configuration: Configuration
 
 
-class Transfer(msgspec.Struct, frozen=True):
+class TransferLeadership(msgspec.Struct, frozen=True):
     """At the group's leader."""
 
     group: int
@@ -73,20 +73,20 @@ class Transfer(msgspec.Struct, frozen=True):
     to: int
 
 
-class Remove(msgspec.Struct, frozen=True):
+class RemoveNode(msgspec.Struct, frozen=True):
     """Of the map: the node has nothing any more, and goes."""
 
     node: int
 
 
-class Balanced(msgspec.Struct, frozen=True):
+class MarkBalanced(msgspec.Struct, frozen=True):
     """Of the map: replicas and leads are even."""
 
 
-Step = Place | Placed | Change | Transfer | Remove | Balanced
+Step = SetVoters | ConfirmVoters | ChangeVoters | TransferLeadership | RemoveNode | MarkBalanced
 
 
-def plan(now: Map, observed: Observed) -> list[Step]:
+def plan(now: ClusterMap, observed: ClusterObservation) -> list[Step]:
     """The next steps, in an order in which they may be taken, at most one for a group."""
     steps: list[Step] = []
     readers = _Readers(now, observed)
@@ -94,15 +94,15 @@ def plan(now: Map, observed: Observed) -> list[Step]:
         step = _next(now, observed, group, readers)
         if step is not None:
             steps.append(step)
-    busy = {step.group for step in steps if isinstance(step, Placed | Change)}
+    busy = {step.group for step in steps if isinstance(step, ConfirmVoters | ChangeVoters)}
     steps += _Goals(now, observed, busy).found()
     for number, node in sorted(now.nodes.items()):
         if node.state == NodeState.LEAVING and readers.is_free(number):
-            steps.append(Remove(number))
+            steps.append(RemoveNode(number))
     return steps
 
 
-def may_have_work(now: Map) -> bool:
+def may_have_work(now: ClusterMap) -> bool:
     """Whether `plan` could find anything, by the map alone: so that nobody has to be asked while nothing is to do. What the groups are the map does not
     show: after each change it is looked at until they `may_rest`."""
     leaving = any(NodeState.DRAINING <= node.state < NodeState.REMOVED for node in now.nodes.values())
@@ -115,7 +115,7 @@ def may_have_work(now: Map) -> bool:
     )
 
 
-def may_rest(now: Map, observed: Observed) -> bool:
+def may_rest(now: ClusterMap, observed: ClusterObservation) -> bool:
     """Whether nobody has to be asked again before the map changes, when there was no step. The map alone does not say it: a change that was asked for
     under an earlier goal may have arrived since, or be on its way."""
     return (
@@ -125,11 +125,11 @@ def may_rest(now: Map, observed: Observed) -> bool:
     )
 
 
-def _is_as_placed(placement: Placement, seen: Seen) -> bool:
+def _is_as_placed(placement: Placement, seen: GroupView) -> bool:
     return seen.settled and (seen.configuration.voters, seen.configuration.learners) == (placement.goal, ())
 
 
-def is_read_as_it_should(now: Map, observed: Observed) -> bool:
+def is_read_as_it_should(now: ClusterMap, observed: ClusterObservation) -> bool:
     """Whether each group has the readers that it is to have: new nodes and read replicas, none that was removed."""
     seen = observed.groups
     return all(group in seen and seen[group].configuration.readers == now.readers_of(group) for group in now.groups)
@@ -138,7 +138,9 @@ def is_read_as_it_should(now: Map, observed: Observed) -> bool:
 # --- steps -------------------------------------------------------------------------------------------------------------------------
 
 
-def _next(now: Map, observed: Observed, group: int, readers: _Readers) -> Change | Placed | Transfer | None:
+def _next(
+    now: ClusterMap, observed: ClusterObservation, group: int, readers: _Readers
+) -> ChangeVoters | ConfirmVoters | TransferLeadership | None:
     """The next step of a group towards its goal; None when it is there, or something has to be waited for."""
     seen, placement = observed.groups.get(group), now.groups[group]
     if seen is None or not seen.settled:
@@ -147,24 +149,24 @@ def _next(now: Map, observed: Observed, group: int, readers: _Readers) -> Change
     if has.voters == goal:
         wanted = Configuration(goal, (), (), readers.of(group, has, goal))
         if has != wanted:
-            return Change(group, seen.leader, wanted)
+            return ChangeVoters(group, seen.leader, wanted)
         if placement.voters != goal:
-            return Placed(group, goal, placement.epoch)
+            return ConfirmVoters(group, goal, placement.epoch)
         return _handing_over(now, observed, seen, group)
     learners = tuple(node for node in goal if node not in has.voters)
     if has.learners != learners:
         still = tuple(node for node in has.readers if node not in learners)
-        return Change(group, seen.leader, Configuration(has.voters, (), learners, still))
+        return ChangeVoters(group, seen.leader, Configuration(has.voters, (), learners, still))
     if not (set(learners) <= seen.caught_up and _majority(goal, observed.up & seen.caught_up) and _majority(has.voters, observed.up)):
         return None
     if seen.leader not in goal:
         staying = [node for node in has.voters if node in goal and node in seen.caught_up and node in observed.up]
         if staying:
-            return Transfer(group, seen.leader, placement.first if placement.first in staying else staying[0])
-    return Change(group, seen.leader, Configuration(goal, (), (), readers.of(group, has, goal)))
+            return TransferLeadership(group, seen.leader, placement.first if placement.first in staying else staying[0])
+    return ChangeVoters(group, seen.leader, Configuration(goal, (), (), readers.of(group, has, goal)))
 
 
-def _handing_over(now: Map, observed: Observed, seen: Seen, group: int) -> Transfer | None:
+def _handing_over(now: ClusterMap, observed: ClusterObservation, seen: GroupView, group: int) -> TransferLeadership | None:
     """A leader that should not lead. Who is to lead and is fit to gets the lead by itself, in a quiet moment."""
     first = now.groups[group].first
     node = now.nodes.get(seen.leader)
@@ -172,13 +174,13 @@ def _handing_over(now: Map, observed: Observed, seen: Seen, group: int) -> Trans
         return None
     fit = [each for each in seen.configuration.voters if each != seen.leader and each in seen.caught_up and each in observed.up]
     fit = [each for each in fit if now.nodes[each].state < NodeState.DRAINING]
-    return Transfer(group, seen.leader, first if first in fit else fit[0]) if fit else None
+    return TransferLeadership(group, seen.leader, first if first in fit else fit[0]) if fit else None
 
 
 class _Readers:
     """Of one plan: who is to read without a vote. A read replica gets a few groups at a time, and none before it is there."""
 
-    def __init__(self, now: Map, observed: Observed) -> None:
+    def __init__(self, now: ClusterMap, observed: ClusterObservation) -> None:
         self._now, self._observed = now, observed
         self._behind = dict.fromkeys(now.readers, 0)
         for group, seen in observed.groups.items() if now.readers else ():
@@ -230,7 +232,7 @@ def _majority(voters: tuple[int, ...], there: Iterable[int]) -> bool:
 class _Goals:
     """Of one plan: the placements as they become."""
 
-    def __init__(self, now: Map, observed: Observed, busy: set[int]) -> None:
+    def __init__(self, now: ClusterMap, observed: ClusterObservation, busy: set[int]) -> None:
         self.now, self.observed, self.busy = now, observed, busy
         self.goals = {group: set(placement.goal) for group, placement in now.groups.items()}
         self.firsts = {group: placement.first for group, placement in now.groups.items()}
@@ -265,13 +267,13 @@ class _Goals:
         if balance:
             self._balance()
         steps: list[Step] = [
-            Place(group, goal, self.firsts[group], placement.epoch)
+            SetVoters(group, goal, self.firsts[group], placement.epoch)
             for group, placement in sorted(self.now.groups.items())
             if (goal := tuple(sorted(self.goals[group]))) != placement.goal or self.firsts[group] != placement.first
         ]
         awaited = any(not self.now.nodes[number].cores and number not in self.observed.up for number in self.now.active)
         if balance and settled and not steps and not awaited and len(self.observed.groups) == len(self.now.groups):
-            steps.append(Balanced())  # a node that was added and never seen is waited for: it is to have its share
+            steps.append(MarkBalanced())  # a node that was added and never seen is waited for: it is to have its share
         return steps
 
     # What has to be.
@@ -493,6 +495,6 @@ def is_at_rest(placement: Placement) -> bool:
     return placement.voters == placement.goal
 
 
-def moving(now: Map) -> Mapping[int, Placement]:
+def moving(now: ClusterMap) -> Mapping[int, Placement]:
     """The groups on their way."""
     return {group: placement for group, placement in now.groups.items() if not is_at_rest(placement)}

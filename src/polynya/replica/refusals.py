@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from polynya.replica import zones
-from polynya.replica.planner import Observed, is_at_rest
+from polynya.replica.planner import ClusterObservation, is_at_rest
 from polynya.stream.commands import NodeState
-from polynya.stream.placement import META_GROUP, META_VOTERS_MAX, Map, voters_wanted
+from polynya.stream.placement import META_GROUP, META_VOTERS_MAX, ClusterMap, voters_wanted
 
 REPLICAS = (1, 3, 5)
 _HOLDING = (NodeState.ACTIVE, NodeState.CORDONED, NodeState.DRAINING)
 _SHOWN = 6
 
 
-def unknown(now: Map, node: int) -> str:
+def unknown(now: ClusterMap, node: int) -> str:
     record = now.nodes.get(node)
     if record is None:
         return f"there is no node {node}; the nodes are {_listed(now.members)}"
     return f"node {node} was removed" if record.state == NodeState.REMOVED else ""
 
 
-def _silent(now: Map, node: int, why: str) -> str:
+def _silent(now: ClusterMap, node: int, why: str) -> str:
     """What a read replica cannot do."""
     return f"node {node} is a read replica: {why}" if now.nodes[node].reader else ""
 
 
-def promoting(now: Map, observed: Observed, node: int) -> str:
+def promoting(now: ClusterMap, observed: ClusterObservation, node: int) -> str:
     """A read replica that is to be a node like the others."""
     found = unknown(now, node) or _on_its_way(now, node, NodeState.DRAINING)
     if found or not now.nodes[node].reader:
@@ -34,11 +34,11 @@ def promoting(now: Map, observed: Observed, node: int) -> str:
     return "" if node in observed.up else f"node {node} does not answer"
 
 
-def cordoning(now: Map, node: int) -> str:
+def cordoning(now: ClusterMap, node: int) -> str:
     return unknown(now, node) or _on_its_way(now, node, NodeState.CORDONED)
 
 
-def draining(now: Map, observed: Observed, node: int) -> str:
+def draining(now: ClusterMap, observed: ClusterObservation, node: int) -> str:
     """Leads nothing any more: of each group somebody else has to."""
     found = unknown(now, node) or _on_its_way(now, node, NodeState.DRAINING)
     if found:
@@ -53,7 +53,7 @@ def draining(now: Map, observed: Observed, node: int) -> str:
     return f"nobody else could lead {_groups(alone)}: no other node that has it is up and not drained itself" if alone else ""
 
 
-def emptying(now: Map, observed: Observed, node: int) -> str:
+def emptying(now: ClusterMap, observed: ClusterObservation, node: int) -> str:
     """Holds nothing any more: each of its replicas has to find another node, and none of its groups may stand still meanwhile."""
     found = unknown(now, node)
     if found:
@@ -71,7 +71,7 @@ def emptying(now: Map, observed: Observed, node: int) -> str:
     return _leaderless(observed, held) or _without(now, observed, node, held)
 
 
-def moving(now: Map, observed: Observed, group: int, source: int, target: int) -> str:
+def moving(now: ClusterMap, observed: ClusterObservation, group: int, source: int, target: int) -> str:
     """One group's replica from one node to another."""
     if group not in now.groups:
         return f"there is no group {group}; the groups are 0 to {max(now.groups, default=0)}"
@@ -99,7 +99,7 @@ def moving(now: Map, observed: Observed, group: int, source: int, target: int) -
     return _leaderless(observed, [group]) or _quorum(placement.voters, goal, observed, group) or _crowding(now, group, goal)
 
 
-def transferring(now: Map, observed: Observed, group: int, target: int) -> str:
+def transferring(now: ClusterMap, observed: ClusterObservation, group: int, target: int) -> str:
     """The lead of a group."""
     if group not in now.groups:
         return f"there is no group {group}; the groups are 0 to {max(now.groups, default=0)}"
@@ -118,7 +118,7 @@ def transferring(now: Map, observed: Observed, group: int, target: int) -> str:
     return "" if target in observed.groups[group].caught_up else f"node {target} is behind in group {group}; wait until it has caught up"
 
 
-def replacing(now: Map, observed: Observed, node: int, heir: int, peer: str = "") -> str:
+def replacing(now: ClusterMap, observed: ClusterObservation, node: int, heir: int, peer: str = "") -> str:
     """A new node takes over what a node had whose disk is gone: what others have must be enough. `peer`: where it is to be; empty where the
     other was."""
     found = unknown(now, node) or _silent(now, node, "start it on its new disk, under its number, and it gets all of it again by itself")
@@ -143,7 +143,7 @@ def replacing(now: Map, observed: Observed, node: int, heir: int, peer: str = ""
     return f"{_groups(without)} would have no majority without node {node}: start its other nodes first" if without else ""
 
 
-def balancing(now: Map, replicas: int) -> str:
+def balancing(now: ClusterMap, replicas: int) -> str:
     """`replicas` 0: as before."""
     able = [number for number in now.voting if now.nodes[number].state in _HOLDING]
     if replicas and replicas not in REPLICAS:
@@ -153,7 +153,7 @@ def balancing(now: Map, replicas: int) -> str:
     return ""
 
 
-def _crowding(now: Map, group: int, goal: set[int]) -> str:
+def _crowding(now: ClusterMap, group: int, goal: set[int]) -> str:
     """A move that would be taken back: its zones would be less apart."""
     before = now.groups[group].voters
     if not zones.are_known(now) or zones.unevenness(now.nodes, goal) <= zones.unevenness(now.nodes, before):
@@ -165,7 +165,7 @@ def _crowding(now: Map, group: int, goal: set[int]) -> str:
     return f"zones are kept apart: of group {group} zone {zone} would have nodes {_listed(mates)}, while zone {free[0]} has less; move it elsewhere"
 
 
-def _on_its_way(now: Map, node: int, state: int) -> str:
+def _on_its_way(now: ClusterMap, node: int, state: int) -> str:
     """Why it cannot be had less of."""
     is_so = now.nodes[node].state
     if is_so > state and not now.nodes[node].peer:  # its heir is at its address
@@ -175,7 +175,7 @@ def _on_its_way(now: Map, node: int, state: int) -> str:
     return ""
 
 
-def _without(now: Map, observed: Observed, node: int, held: list[int]) -> str:
+def _without(now: ClusterMap, observed: ClusterObservation, node: int, held: list[int]) -> str:
     """What the groups of a node would lack when it is empty."""
     able = sum(now.nodes[number].state in _HOLDING for number in now.voting if number != node)
     active = now.active
@@ -195,17 +195,17 @@ def _without(now: Map, observed: Observed, node: int, held: list[int]) -> str:
     return ""
 
 
-def _why(now: Map, observed: Observed, node: int) -> str:
+def _why(now: ClusterMap, observed: ClusterObservation, node: int) -> str:
     state = now.nodes[node].state
     return f"is {NodeState.NAMES[state]}" if state != NodeState.ACTIVE else "does not answer" if node not in observed.up else "has no room"
 
 
-def _leaderless(observed: Observed, groups: Iterable[int]) -> str:
+def _leaderless(observed: ClusterObservation, groups: Iterable[int]) -> str:
     without = [group for group in groups if group not in observed.groups]
     return f"{_groups(without)} {'has' if len(without) == 1 else 'have'} no leader now; look at 'polynya cluster health'" if without else ""
 
 
-def _quorum(before: Iterable[int], after: Iterable[int], observed: Observed, group: int) -> str:
+def _quorum(before: Iterable[int], after: Iterable[int], observed: ClusterObservation, group: int) -> str:
     for voters in (tuple(before), tuple(sorted(after))):
         if not _majority(voters, observed.up):
             down = [node for node in voters if node not in observed.up]

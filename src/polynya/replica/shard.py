@@ -14,7 +14,7 @@ from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply
 
 
-class Entry(msgspec.Struct, gc=False):
+class PendingEntry(msgspec.Struct, gc=False):
     """One proposal on its way: what the journal persists and whom the answer is for. Its index is given when its turn begins."""
 
     group: int
@@ -26,7 +26,7 @@ class Entry(msgspec.Struct, gc=False):
     place: int = 0
 
 
-class Run(Entry, gc=False):
+class AppendRun(PendingEntry, gc=False):
     """Appends of one turn and group that are to be one entry, each with its own answer. Command and payload are those of the first until the turn
     begins; then `join` makes them those of all."""
 
@@ -63,7 +63,7 @@ class Shard:
     def __init__(self) -> None:
         self.groups: dict[int, Group] = {}
 
-    def number(self, entries: Iterable[Entry]) -> None:
+    def number(self, entries: Iterable[PendingEntry]) -> None:
         """Give proposals their terms and indexes. Entries of one group must be made durable in the order numbered."""
         groups = self.groups
         for entry in entries:
@@ -71,7 +71,7 @@ class Shard:
             group.last_index = entry.index = group.last_index + 1
             entry.term = group.term
 
-    def commit(self, entry: Entry) -> Reply:
+    def commit(self, entry: PendingEntry) -> Reply:
         """The entry is durable (on a majority: of one): apply it."""
         group = self.groups[entry.group]
         index = group.applied_index + 1
@@ -79,7 +79,7 @@ class Shard:
         group.applied_index = index
         return group.machine.apply(entry.command, entry.place)
 
-    def retract(self, entries: list[Entry]) -> None:
+    def retract(self, entries: list[PendingEntry]) -> None:
         """The entries could not be written and are known to be nowhere: their indexes are free again."""
         for entry in entries:
             group = self.groups[entry.group]

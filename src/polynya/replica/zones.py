@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from polynya.stream.commands import NodeRecord
-from polynya.stream.placement import Map
+from polynya.stream.placement import ClusterMap
 
 Nodes = Mapping[int, NodeRecord]
 
@@ -45,13 +45,13 @@ def better(nodes: Nodes, voters: Collection[int], able: Iterable[int]) -> tuple[
     return sorted(node for node in voters if node in nodes and has[zone_of(nodes[node])] == most), targets
 
 
-def are_known(now: Map) -> bool:
+def are_known(now: ClusterMap) -> bool:
     """Whether every node says its zone. Until then nothing moves because of them but when asked: while they are being introduced, node after
     node, what fails together is not yet known."""
     return all(now.nodes[node].zone for node in now.voting)
 
 
-def crowded(now: Map, able: Collection[int] | None = None, *, today: bool = False) -> list[int]:
+def crowded(now: ClusterMap, able: Collection[int] | None = None, *, today: bool = False) -> list[int]:
     """Groups of which one zone is to have two replicas more than another, although a node there could have one. `able`: the nodes that count; all
     that take anything new if left out. `today`: as the groups are, not as they are to be. None until all zones are known."""
     if not now.members or not are_known(now) or len({now.nodes[node].zone for node in now.voting}) == 1:
@@ -68,7 +68,7 @@ def crowded(now: Map, able: Collection[int] | None = None, *, today: bool = Fals
     return found
 
 
-def notes(now: Map) -> Iterable[str]:
+def notes(now: ClusterMap) -> Iterable[str]:
     """What is as it has to be with these nodes, and worth knowing; for people."""
     silent = [node for node in now.voting if not now.nodes[node].zone]
     named = sorted({now.nodes[node].zone for node in now.voting} - {""})

@@ -6,19 +6,19 @@ from collections.abc import Callable
 
 import msgspec
 
-from polynya.engine.journal_writer import Writer
-from polynya.engine.membership import Cluster
+from polynya.engine.journal_writer import WriteExecutor
+from polynya.engine.membership import ClusterSettings
 from polynya.engine.repair import Repairer
-from polynya.engine.replica_lifecycle import Residence
-from polynya.engine.replicated import ReplicatedCore
-from polynya.engine.snapshots.catch_up import Exchange
+from polynya.engine.replica_lifecycle import ReplicaLifecycle
+from polynya.engine.replicated import ReplicatedEngine
+from polynya.engine.snapshots.catch_up import CatchUp
 from polynya.engine.snapshots.snapshotter import Snapshotter
-from polynya.engine.standalone import Core
+from polynya.engine.standalone import StandaloneEngine
 from polynya.engine.storage import Storage
 from polynya.service.routing.service import CoreTransport, NodeService
 from polynya.service.streams.local import LocalGroups
-from polynya.service.streams.outbox_sender import Settler
-from polynya.service.streams.retention_job import Retainer
+from polynya.service.streams.outbox_sender import OutboxSender
+from polynya.service.streams.retention_job import RetentionJob
 from polynya.service.tier_view import CoreGroups
 
 SNAPSHOT_BYTES = 64 << 20  # of journal since the last round of snapshots
@@ -35,7 +35,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_bytes: int = SNAPSHOT_BYTES
 
 
-class Engine:
+class CoreRuntime:
     """Made on a running loop. `now_ms` is log time; `fatal` is called when the journal fails."""
 
     def __init__(
@@ -46,25 +46,25 @@ class Engine:
         now_ms: Callable[[], int],
         transport: CoreTransport | None,
         fatal: Callable[[BaseException], None],
-        cluster: Cluster | None = None,
-        writer: Writer | None = None,
+        cluster: ClusterSettings | None = None,
+        writer: WriteExecutor | None = None,
     ) -> None:
         """`cluster`: where the groups have other members; then `storage` was opened as this member's."""
         self.storage = storage
-        self.replicated: ReplicatedCore | None = None
-        self.exchange: Exchange | None = None
-        self.residence: Residence | None = None
+        self.replicated: ReplicatedEngine | None = None
+        self.exchange: CatchUp | None = None
+        self.residence: ReplicaLifecycle | None = None
         if cluster is None:
-            self.core: Core | ReplicatedCore = Core(storage.shard, storage.journal, fatal=fatal)
+            self.core: StandaloneEngine | ReplicatedEngine = StandaloneEngine(storage.shard, storage.journal, fatal=fatal)
         else:
-            self.core = replicated = ReplicatedCore(cluster, storage, fatal=fatal, writer=writer)
+            self.core = replicated = ReplicatedEngine(cluster, storage, fatal=fatal, writer=writer)
             self.replicated = replicated
             now_ms = _not_before(replicated, now_ms, cluster.reached)
         machines = {number: group.machine for number, group in storage.shard.groups.items()}
         self.local = LocalGroups(machines, self.core, now_ms, groups=shape.groups, hot_bytes_max=shape.hot_bytes_max, history=shape.history)
         self.service = NodeService(self.local, groups=shape.groups, core=shape.core, cores=shape.cores, transport=transport)
-        self.settler = Settler(self.service)
-        self.retainer = Retainer(self.service)
+        self.settler = OutboxSender(self.service)
+        self.retainer = RetentionJob(self.service)
         self.snapshotter = Snapshotter(self.core, storage.snapshots, every_bytes=shape.snapshot_bytes, chains=storage.chains)
         self.snapshotter.faulted = self.local.faulted
         self.repairer = Repairer(storage.journal, storage.shard.groups)
@@ -90,12 +90,12 @@ class Engine:
         self.core.close()
         self.storage.journal.close()
 
-    def _join(self, core: ReplicatedCore) -> None:
+    def _join(self, core: ReplicatedEngine) -> None:
         """What has to happen once in a cluster happens where a group is led."""
         self.local.join(core, core.led)
         self.local.lifetimes.propose = self.service.propose_to
-        self.exchange = Exchange(core, self.storage.snapshots, self.snapshotter, self.local.put)
-        self.residence = Residence(core, self.storage.snapshots, self.snapshotter)
+        self.exchange = CatchUp(core, self.storage.snapshots, self.snapshotter, self.local.put)
+        self.residence = ReplicaLifecycle(core, self.storage.snapshots, self.snapshotter)
         core.on_snapshot_effects = self.exchange.carry_out
         core.on_made.append(lambda group: self.local.put(group, core.shard.groups[group].machine))
         core.on_dropped += [self.local.remove, self.exchange.forget]
@@ -108,7 +108,7 @@ class Engine:
             look()
 
 
-def _not_before(core: ReplicatedCore, now_ms: Callable[[], int], reached: Callable[[int], None]) -> Callable[[], int]:
+def _not_before(core: ReplicatedEngine, now_ms: Callable[[], int], reached: Callable[[int], None]) -> Callable[[], int]:
     """Log time goes on from what other leaders have logged (F14). It does not wait there for the wall's clock: that of another node may have been
     hours ahead, and leases, ages and times to live would stand still for as long."""
 

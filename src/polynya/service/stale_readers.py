@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ASKED_AT_ONCE = 16  # an answer may take as long as an election
 
 
-class Stranded:
+class StaleReaders:
     """Of one core. `look` about once a second, beside what must not wait for other nodes."""
 
     def __init__(self, service: NodeService, forwarding: Forwarding) -> None:

@@ -15,13 +15,13 @@ from polynya.service.routing.service import NodeService
 from polynya.stream.commands import ClaimRanges, TableAbandon, TableCommit, TableCreate, TableOpen, TablePlanned
 from polynya.stream.placement import META_GROUP
 from polynya.stream.replies import Code
-from polynya.stream.rules.tables import Lag, Range, Table
+from polynya.stream.rules.tables import ClaimedRange, Lag, Table
 
 JOB_BYTES_MAX = 4 << 30  # payload that one job takes at most, over all groups: a driver asks again for the rest
 JOB_SLICES_MAX = 50_000  # likewise, about so many slices: each is a row of the plan, and they are put together in one go
 SLICE_COST = 96  # bytes of one, beside its payload, at least
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
-_RANGES: msgspec.msgpack.Decoder[list[Range]] = msgspec.msgpack.Decoder(list[Range])
+_RANGES: msgspec.msgpack.Decoder[list[ClaimedRange]] = msgspec.msgpack.Decoder(list[ClaimedRange])
 _TABLE: msgspec.msgpack.Decoder[Table] = msgspec.msgpack.Decoder(Table)
 
 
@@ -41,7 +41,7 @@ class PlannedJob(msgspec.Struct, frozen=True):
     table: Table
     job: int
     attempt: str
-    ranges: list[Range]
+    ranges: list[ClaimedRange]
     more: bool = False
 
 
@@ -121,11 +121,11 @@ class Tables:
             return None
         return PlannedJob(table, table.job, secrets.token_hex(16), ranges, more or again)
 
-    async def _claim(self, table: Table, share: dict[int, int]) -> tuple[list[Range], bool]:
+    async def _claim(self, table: Table, share: dict[int, int]) -> tuple[list[ClaimedRange], bool]:
         """The job's ranges, and whether there may be more than a group's share of bytes."""
         service = self._service
         longer = await self._longer(table)
-        ranges, more = list[Range](), False
+        ranges, more = list[ClaimedRange](), False
         claims = (
             ClaimRanges(table.uid, table.job, table.committed, table.prefix, longer, share[group], not table.planned)
             for group in range(1, service.groups + 1)

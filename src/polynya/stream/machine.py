@@ -37,16 +37,16 @@ from polynya.stream.commands import (
     Trim,
     Unpin,
 )
-from polynya.stream.read_plan import ReadPlan, Refused
+from polynya.stream.read_plan import ReadPlan, ReadRefused
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules import eviction, forks, lifetimes, meta, publishing, retention, tables, trimming, writes
 from polynya.stream.snapshots import encode as snapshots
 from polynya.stream.state import feature_level
 from polynya.stream.state.changes import Changes
 from polynya.stream.state.index import Index
-from polynya.stream.state.model import Held, HotBatch, Pack, Stream
+from polynya.stream.state.model import HotBatch, Pack, PackReference, Stream
 from polynya.stream.subscriptions import links
-from polynya.stream.subscriptions.state import Subscriptions
+from polynya.stream.subscriptions.state import SubscriptionState
 
 _UID = attrgetter("uid")
 
@@ -75,16 +75,16 @@ class Machine:
         self.outbox: dict[int, tuple[int, Command]] = {}
         self.unconfirmed: dict[str, int] = {}  # fork attempts whose pin waits for its outcome: attempt -> uid of the source
         self.attempts: dict[str, None] = {}  # fork attempts that never will happen (again) here, oldest first
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, PackReference] = {}
         self.pack_keys: dict[int, str] = {}  # of the packs held, by the numbers that indexes call them
         self.packs: dict[str, Pack] = {}  # those whose home group this is
         self.released: dict[str, None] = {}  # packs that this group has let go of, oldest first: never to be held again
         self.tables: dict[int, tables.Table] = {}  # of the meta group
         self.claimed_jobs: dict[int, int] = {}  # table -> the latest job that claimed here
-        self.subscriptions = Subscriptions()
+        self.subscriptions = SubscriptionState()
         self.meta: dict[str, bytes] = {}  # of the meta group
         self.buckets: dict[str, Retention] = {}  # of the meta group: retention of buckets
-        self.map: placement.Map | None = None  # of the meta group of a cluster
+        self.map: placement.ClusterMap | None = None  # of the meta group of a cluster
         self.level = 1  # of the rules (base/levels.py)
         self.uid_counter = 0
         self.message_counter = 0
@@ -123,7 +123,7 @@ class Machine:
 
     def plan_read(
         self, stream: Stream, record: int, byte: int, *, bytes_max: int, whole_records: bool, until: tuple[int, int] | None = None
-    ) -> ReadPlan | Refused:
+    ) -> ReadPlan | ReadRefused:
         """What a page from (record, byte) is made of. See `reading.plan_read`."""
         index = self.index_of(stream) if until is None else self.whole_index_of(stream)
         return read_plan.plan_read(stream, index, read_plan.Want(record, byte, bytes_max, whole_records, until))
@@ -205,7 +205,7 @@ class Machine:
         held = self.held.get(pack)
         if held is None:
             self.pack_counter += 1
-            held = self.held[pack] = Held(home_group, 0, self.pack_counter)
+            held = self.held[pack] = PackReference(home_group, 0, self.pack_counter)
             self.pack_keys[held.number] = pack
         held.slices += 1
         self.changes.held.add(pack)

@@ -39,7 +39,7 @@ NODE_NUMBER_MAX = 250
 META_GROUP = 0
 
 
-class Map(msgspec.Struct, array_like=True, frozen=True, dict=True):
+class ClusterMap(msgspec.Struct, array_like=True, frozen=True, dict=True):
     """The newest that a node knows; a new one for each change, with the next `epoch`.
 
     Invariants: every node in a placement is in `nodes`, not removed, and no read replica; `first` is in `goal`; a removed node stays in `nodes`,
@@ -163,7 +163,7 @@ def apply_born(machine: Machine, command: ClusterBorn, place: int) -> Reply:
     if machine.map is not None:
         return Reply(Code.EXISTS)
     nodes = {node.id: node for node in command.nodes}
-    machine.map = Map(1, command.replicas, nodes, {group: _stamped(each, 1) for group, each in enumerate(command.placements)})
+    machine.map = ClusterMap(1, command.replicas, nodes, {group: _stamped(each, 1) for group, each in enumerate(command.placements)})
     return Reply(Code.CREATED)
 
 
@@ -290,7 +290,7 @@ def _done(machine: Machine, code: int = Code.OK) -> Reply:
     return Reply(code, detail=machine.map.epoch)
 
 
-def _before(machine: Machine, node: NodeRecord) -> Map | Reply:
+def _before(machine: Machine, node: NodeRecord) -> ClusterMap | Reply:
     """The map that the node comes to; or why it does not, such as that it is there."""
     now = machine.map
     if now is None:
@@ -302,7 +302,7 @@ def _before(machine: Machine, node: NodeRecord) -> Map | Reply:
     return Reply(Code.REFUSED, detail=problem) if problem else now
 
 
-def _member(machine: Machine, number: int) -> tuple[Map, NodeRecord] | Reply:
+def _member(machine: Machine, number: int) -> tuple[ClusterMap, NodeRecord] | Reply:
     """The map, and the node that belongs to the cluster; or why there is none."""
     now = machine.map
     if now is None:
@@ -313,7 +313,7 @@ def _member(machine: Machine, number: int) -> tuple[Map, NodeRecord] | Reply:
     return now, node
 
 
-def _placed(machine: Machine, group: int) -> tuple[Map, Placement] | Reply:
+def _placed(machine: Machine, group: int) -> tuple[ClusterMap, Placement] | Reply:
     """The map, and where it has the group; or why there is none."""
     now = machine.map
     if now is None:
@@ -326,7 +326,7 @@ def _no_map() -> Reply:
     return Reply(Code.NOT_YET, detail="the cluster has no map yet; retry")
 
 
-def _unfit(now: Map, node: NodeRecord) -> str:
+def _unfit(now: ClusterMap, node: NodeRecord) -> str:
     """Why the node cannot be added; empty when it can."""
     if not 1 <= node.id <= NODE_NUMBER_MAX:
         return f"a node's number is from 1 to {NODE_NUMBER_MAX}"

@@ -83,7 +83,7 @@ class ReadPlan(msgspec.Struct, gc=False):
     up_to_date: bool
 
 
-class Refused(msgspec.Struct, frozen=True, gc=False):
+class ReadRefused(msgspec.Struct, frozen=True, gc=False):
     """A deterministic no: a `Code`, and the boundary that helps (the tail, or the first kept record)."""
 
     code: int
@@ -91,14 +91,14 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
     byte: int
 
 
-def plan_read(stream: Stream, cold: Index, want: Want) -> ReadPlan | Refused:
+def plan_read(stream: Stream, cold: Index, want: Want) -> ReadPlan | ReadRefused:
     """`cold` is the stream's index. The pieces of a page of at most `bytes_max` bytes (or one record). Refusals: OFFSET_BEYOND_TAIL, TRIMMED."""
     tail = want.until or (stream.next_record, stream.next_byte)
     begin = _begin(stream, want, tail)
-    if isinstance(begin, Refused):
+    if isinstance(begin, ReadRefused):
         return begin
     if want.until is not None and _is_gone(stream, cold, begin):
-        return Refused(Code.TRIMMED, stream.first_record, stream.first_byte)
+        return ReadRefused(Code.TRIMMED, stream.first_record, stream.first_byte)
     record, byte = begin = begin if begin[0] == AT_BYTE else record_gaps.behind(stream, cold.data, begin, tail)
     if begin == tail:
         return ReadPlan([], record, byte, record, byte, True)
@@ -118,23 +118,23 @@ def _is_gone(stream: Stream, cold: Index, at: tuple[int, int]) -> bool:
     return byte < kept[1] and (record == AT_BYTE or record < kept[0])  # numbers that were jumped over have no bytes
 
 
-def _begin(stream: Stream, want: Want, tail: tuple[int, int]) -> tuple[int, int] | Refused:
+def _begin(stream: Stream, want: Want, tail: tuple[int, int]) -> tuple[int, int] | ReadRefused:
     """The position that was asked for, special ones resolved but AT_BYTE (when it is not the tail)."""
     record, byte = want.record, want.byte
     if record == AT_BYTE:
         if byte > tail[1]:
-            return Refused(Code.OFFSET_BEYOND_TAIL, *tail)
+            return ReadRefused(Code.OFFSET_BEYOND_TAIL, *tail)
         if byte < stream.first_byte and want.until is None:
-            return Refused(Code.TRIMMED, stream.first_record, stream.first_byte)
+            return ReadRefused(Code.TRIMMED, stream.first_record, stream.first_byte)
         return tail if byte == tail[1] else (AT_BYTE, byte)
     if record == START:
         return min((stream.first_record, stream.first_byte), tail)
     if record == NOW or record == tail[0]:
         return tail
     if record > tail[0]:
-        return Refused(Code.OFFSET_BEYOND_TAIL, *tail)
+        return ReadRefused(Code.OFFSET_BEYOND_TAIL, *tail)
     if record < stream.first_record and want.until is None:
-        return Refused(Code.TRIMMED, stream.first_record, stream.first_byte)
+        return ReadRefused(Code.TRIMMED, stream.first_record, stream.first_byte)
     return record, byte
 
 

@@ -18,19 +18,19 @@ from polynya.stream.state.record_gaps import JUMP
 from polynya.stream.subscriptions.links import named_links, oldest_links, page_of_links
 from polynya.stream.subscriptions.state import LinkInfo, Subscription
 from polynya.subscriptions import messages
-from polynya.subscriptions.messages import LinksQuestion
+from polynya.subscriptions.messages import LinksQuery
 
 
 class BadAck(Exception):
     """An acknowledgement that cannot be; the message says which."""
 
 
-class Links:
+class SubscriptionLinks:
     """One per core. `home` is the group of a subscription's id, by the caller."""
 
     def __init__(self, service: NodeService) -> None:
         self._service = service
-        service.serve(messages.LINKS, LinksQuestion, list[LinkInfo], self._answer)
+        service.serve(messages.LINKS, LinksQuery, list[LinkInfo], self._answer)
 
     async def tell(self, home: int, subscription: Subscription) -> bool:
         """Have every group watch what the subscription wants now; then its home knows. False: that life is over."""
@@ -60,7 +60,7 @@ class Links:
         """Pending links first, the longest waiting of each group, then others; at most `limit`. Where groups have pending ones, those that
         nobody leads just now are left out: they have their turn when they are led again. So they are where nobody has pending ones, if not
         `whole`; else Unavailable is raised."""
-        question, groups = LinksQuestion(subscription.id, subscription.uid, limit), self._groups
+        question, groups = LinksQuery(subscription.id, subscription.uid, limit), self._groups
         leaderless = self._service.leaderless(groups)
         missing: list[int] = []
         found = await self._ask(question, [group for group in groups if group not in leaderless], missing)
@@ -73,7 +73,7 @@ class Links:
 
     async def page(self, subscription: Subscription, after: str, limit: int, *, whole: bool = True) -> list[LinkInfo]:
         """By spelled name, those after `after`. Not `whole`: without those of groups that nobody answers for just now."""
-        question, groups = LinksQuestion(subscription.id, subscription.uid, limit, after=after), self._groups
+        question, groups = LinksQuery(subscription.id, subscription.uid, limit, after=after), self._groups
         leaderless = [] if whole else self._service.leaderless(groups)
         found = await self._ask(question, [group for group in groups if group not in leaderless], None if whole else [])
         found.sort(key=lambda info: spelled_name(info.name))
@@ -84,7 +84,7 @@ class Links:
         if not acks:
             return
         names = list({name for name, _ in acks})
-        question = LinksQuestion(subscription.id, subscription.uid, len(names), names=names)
+        question = LinksQuery(subscription.id, subscription.uid, len(names), names=names)
         found = await self._ask(question, sorted(set(map(self._service.group_of, names))))
         links = {info.name: info for info in found}
         await self.advance(subscription, [_judged(links.get(name), name, offset) for name, offset in acks])
@@ -109,16 +109,16 @@ class Links:
     def _groups(self) -> range:
         return range(1, self._service.groups + 1)
 
-    async def _ask(self, question: LinksQuestion, groups: Iterable[int], missing: list[int] | None = None) -> list[LinkInfo]:
+    async def _ask(self, question: LinksQuery, groups: Iterable[int], missing: list[int] | None = None) -> list[LinkInfo]:
         """Of some groups; `missing` as for `of_groups`."""
 
-        def of(groups: list[int]) -> LinksQuestion:
+        def of(groups: list[int]) -> LinksQuery:
             return structs.replace(question, groups=tuple(groups))
 
         parts = await self._service.of_groups(groups, messages.LINKS, of, self._answer, missing=missing)
         return [info for part in parts for info in part]
 
-    async def _answer(self, question: LinksQuestion) -> list[LinkInfo]:
+    async def _answer(self, question: LinksQuery) -> list[LinkInfo]:
         local = self._service.local
         await local.linearize_all(question.groups)
         found: list[LinkInfo] = []

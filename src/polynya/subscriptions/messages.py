@@ -31,7 +31,7 @@ class Get(Operation, tag=2, frozen=True, gc=False):
     limit: int = 0  # 0: as many as may be shown
 
 
-class Delete(Operation, tag=3, frozen=True, gc=False):
+class DeleteSubscription(Operation, tag=3, frozen=True, gc=False):
     """Also of one that is not there."""
 
 
@@ -42,7 +42,7 @@ class Members(Operation, tag=4, frozen=True, gc=False):
     remove: list[str]
 
 
-class Claim(Operation, tag=5, frozen=True, gc=False):
+class ClaimWork(Operation, tag=5, frozen=True, gc=False):
     """`claim_id`: what the worker calls this claim, so that it can be repeated; "" if it cannot be."""
 
     worker: str
@@ -60,17 +60,17 @@ class Work(Operation, tag=6, frozen=True, gc=False):
     done: bool = False
 
 
-AnyOperation = Put | Get | Delete | Members | Claim | Work
+AnyOperation = Put | Get | DeleteSubscription | Members | ClaimWork | Work
 
 
-class Answer(msgspec.Struct, array_like=True, gc=False):
+class OperationResult(msgspec.Struct, array_like=True, gc=False):
     """`value` becomes JSON; None: no body."""
 
     status: int
     value: dict[str, Any] | None = None
 
 
-class LinksQuestion(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class LinksQuery(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Links of a subscription in some groups: named ones; or, by name, those after `after`; or, without either, pending ones
     first, the longest waiting first."""
 
@@ -102,7 +102,7 @@ Links = list[LinkInfo]
 Shapes = list[dict[str, Any]]
 
 
-def refuse(status: int, code: str, message: str = "", **more: Any) -> Answer:
+def refuse(status: int, code: str, message: str = "", **more: Any) -> OperationResult:
     """The one shape of a subscription's errors."""
     error: dict[str, Any] = {"code": code, **({"message": message} if message else {}), **more}
-    return Answer(status, {"error": error})
+    return OperationResult(status, {"error": error})

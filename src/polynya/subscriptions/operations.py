@@ -15,7 +15,7 @@ from polynya.stream.replies import Code, Reply
 from polynya.stream.subscriptions.rules import PULL_WAKE, WEBHOOK, Event
 from polynya.stream.subscriptions.state import Subscription, holder_of, worker_of
 from polynya.subscriptions.links import BadAck
-from polynya.subscriptions.messages import Answer, AnyOperation, Claim, Delete, Get, Members, Put, Work, refuse
+from polynya.subscriptions.messages import AnyOperation, ClaimWork, DeleteSubscription, Get, Members, OperationResult, Put, Work, refuse
 from polynya.subscriptions.shapes import link_shape, subscription_shape
 from polynya.subscriptions.wakes import Wakes
 from polynya.subscriptions.webhooks import Rejected
@@ -34,22 +34,22 @@ class Operations:
         self._wakes = wakes
         self._links = wakes.links
         self._service = wakes.service
-        self._handlers: dict[type[Any], Callable[[Any], Awaitable[Answer]]] = {
+        self._handlers: dict[type[Any], Callable[[Any], Awaitable[OperationResult]]] = {
             Put: self._put,
             Get: self._get,
-            Delete: self._delete,
+            DeleteSubscription: self._delete,
             Members: self._members,
-            Claim: self._claim,
+            ClaimWork: self._claim,
             Work: self._work,
         }
 
-    async def run(self, operation: AnyOperation) -> Answer:
+    async def run(self, operation: AnyOperation) -> OperationResult:
         try:
             return await self._handlers[type(operation)](operation)
         except DiskFull:
             return _FULL
 
-    async def _put(self, asked: Put) -> Answer:
+    async def _put(self, asked: Put) -> OperationResult:
         if asked.config.kind == WEBHOOK:
             try:
                 await self._wakes.webhooks.check(asked.config.webhook_url)
@@ -70,11 +70,11 @@ class Operations:
             status = 201 if reply.code == Code.CREATED else 200
             return await self._shown(status, subscription, Get(asked.id, asked.base_url), whole=False)
 
-    async def _get(self, asked: Get) -> Answer:
+    async def _get(self, asked: Get) -> OperationResult:
         subscription = self._wakes.find(asked.id)
         return _NOT_FOUND if subscription is None else await self._shown(200, subscription, asked)
 
-    async def _shown(self, status: int, subscription: Subscription, asked: Get, *, whole: bool = True) -> Answer:
+    async def _shown(self, status: int, subscription: Subscription, asked: Get, *, whole: bool = True) -> OperationResult:
         """`whole`: with the links of all groups, or not at all."""
         limit = min(asked.limit or SUBSCRIPTION_LINKS_SHOWN, SUBSCRIPTION_LINKS_SHOWN)
         links = await self._links.page(subscription, asked.after, limit + 1, whole=whole)
@@ -82,16 +82,16 @@ class Operations:
         value = subscription_shape(subscription, asked.base_url, links[:limit], kid)
         if len(links) > limit:
             value["streams_after"] = spelled_name(links[limit - 1].name)  # `?after=` this gives the next page
-        return Answer(status, value)
+        return OperationResult(status, value)
 
-    async def _delete(self, asked: Delete) -> Answer:
+    async def _delete(self, asked: DeleteSubscription) -> OperationResult:
         reply = await self._call(asked.id, SubscriptionDelete(asked.id, self._service.now_ms()))
         if reply.code == Code.OK:
             with suppress(Unavailable, OutcomeUnknown):  # the sweep tells the groups that this could not reach
                 await self._wakes.bury(asked.id, reply.uid)
-        return Answer(204)
+        return OperationResult(204)
 
-    async def _members(self, asked: Members) -> Answer:
+    async def _members(self, asked: Members) -> OperationResult:
         subscription = self._wakes.find(asked.id)
         if subscription is not None and subscription.config.wake_stream in asked.add:
             return refuse(400, "INVALID_REQUEST", "a subscription cannot watch its own wake_stream")
@@ -102,9 +102,9 @@ class Operations:
         with _begun():
             if subscription is None or not await self._wakes.complete(subscription):
                 return _NOT_FOUND
-        return Answer(204)
+        return OperationResult(204)
 
-    async def _claim(self, asked: Claim) -> Answer:
+    async def _claim(self, asked: ClaimWork) -> OperationResult:
         """The links are asked first: whoever gets the lease gets work. Nothing that may fail follows it. Who asks again because the answer was lost, and
         says so, gets the lease that it has."""
         subscription = self._wakes.find(asked.id)
@@ -136,9 +136,9 @@ class Operations:
             "streams": [link_shape(info) for info in links],
             "lease_ttl_ms": subscription.config.lease_ttl_ms,
         }
-        return Answer(200, value)
+        return OperationResult(200, value)
 
-    async def _work(self, asked: Work) -> Answer:
+    async def _work(self, asked: Work) -> OperationResult:
         subscription = self._wakes.find(asked.id)
         if subscription is None:
             return _NOT_FOUND
@@ -152,7 +152,7 @@ class Operations:
         with self._wakes.working(asked.id):
             return await self._worked(subscription, asked)
 
-    async def _worked(self, subscription: Subscription, asked: Work) -> Answer:
+    async def _worked(self, subscription: Subscription, asked: Work) -> OperationResult:
         """Fenced first, in the log; then the cursors move; then, if it is done, the lease goes. What comes for an older wake moves
         nothing, and a repeat after a crash between the steps finds the wake as it was."""
         fence = (asked.generation or 0, asked.wake_id or "")
@@ -165,7 +165,7 @@ class Operations:
             except BadAck as reason:
                 return refuse(409, "INVALID_OFFSET", str(reason))
         if asked.verb != "release" and not asked.done:
-            return Answer(200, {"ok": True, "next_wake": False})
+            return OperationResult(200, {"ok": True, "next_wake": False})
         with _begun() if asked.acks else nullcontext():
             reply = await self._wakes.event(subscription, Event.DONE, fence)
         if reply.code != Code.OK:
@@ -173,9 +173,9 @@ class Operations:
         next_wake = False
         with suppress(Unavailable, OutcomeUnknown):  # the sweep finds what is pending
             next_wake = await self._wakes.look(subscription)
-        return Answer(204) if asked.verb == "release" else Answer(200, {"ok": True, "next_wake": next_wake})
+        return OperationResult(204) if asked.verb == "release" else OperationResult(200, {"ok": True, "next_wake": next_wake})
 
-    async def _judge_token(self, subscription: Subscription, asked: Work) -> Answer | None:
+    async def _judge_token(self, subscription: Subscription, asked: Work) -> OperationResult | None:
         signer = await self._wakes.keys.signer()
         token = signer.read_token(asked.token)
         if token is None or token.id != subscription.id:
@@ -203,11 +203,11 @@ def _begun() -> Iterator[None]:
         raise OutcomeUnknown(f"a part of it was done ({fault}); ask again") from None
 
 
-def _held(holder: str, generation: int) -> Answer:
+def _held(holder: str, generation: int) -> OperationResult:
     return refuse(409, "ALREADY_CLAIMED", "another worker has the lease", current_holder=worker_of(holder), generation=generation)
 
 
-def _refused(reply: Reply) -> Answer:
+def _refused(reply: Reply) -> OperationResult:
     return _NOT_FOUND if reply.code == Code.NOT_FOUND else _FENCED
 
 

@@ -15,8 +15,8 @@ from polynya.stream.machine import Machine
 from polynya.stream.subscriptions.links import pending_watches
 from polynya.subscriptions import messages
 from polynya.subscriptions.keys import Keys
-from polynya.subscriptions.links import Links
-from polynya.subscriptions.messages import Answer, AnyOperation, Get, ListQuestion, News, Shapes
+from polynya.subscriptions.links import SubscriptionLinks
+from polynya.subscriptions.messages import AnyOperation, Get, ListQuestion, News, OperationResult, Shapes
 from polynya.subscriptions.operations import Operations
 from polynya.subscriptions.shapes import listed_shape
 from polynya.subscriptions.wakes import WakeCounters, Wakes
@@ -32,14 +32,14 @@ class Subscriptions:
     def __init__(self, service: NodeService, *, allow_loopback: bool) -> None:
         self._service = service
         self._keys = Keys(service)
-        self._links = Links(service)
+        self._links = SubscriptionLinks(service)
         self._wakes = Wakes(service, self._links, self._keys, Webhooks(allow_loopback=allow_loopback))
         self._operations = Operations(self._wakes)
         self._news: dict[int, dict[str, tuple[int, str]]] = {}  # core -> id -> (uid, stream), to be told
         self._telling: dict[int, asyncio.Task[None]] = {}
         self._task: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
-        service.serve(messages.OPERATE, AnyOperation, Answer, self._operate)
+        service.serve(messages.OPERATE, AnyOperation, OperationResult, self._operate)
         service.serve(messages.NEWS, News, messages.Over, self._hear)
         service.serve(messages.LIST, ListQuestion, messages.Shapes, self._list)
 
@@ -63,13 +63,13 @@ class Subscriptions:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._wakes.close()
 
-    async def operate(self, operation: AnyOperation) -> Answer:
+    async def operate(self, operation: AnyOperation) -> OperationResult:
         """On the core that acts for the id's home group. Raises `Unavailable` and `OutcomeUnknown`."""
         home, changes = self._wakes.home_of(operation.id), not isinstance(operation, Get)
-        answer: Answer = await self._service.at_home(home, messages.OPERATE, operation, self._operate, changes=changes)
+        answer: OperationResult = await self._service.at_home(home, messages.OPERATE, operation, self._operate, changes=changes)
         return answer
 
-    async def _operate(self, operation: AnyOperation) -> Answer:
+    async def _operate(self, operation: AnyOperation) -> OperationResult:
         home = self._wakes.home_of(operation.id)
         if home not in self._machines:
             raise NotLeader(0)
@@ -83,7 +83,7 @@ class Subscriptions:
         """The JWK Set of the webhooks' signing key."""
         return await self._keys.jwks()
 
-    async def listed(self, prefix: str, after: str, limit: int) -> Answer:
+    async def listed(self, prefix: str, after: str, limit: int) -> OperationResult:
         """A page of all subscriptions, by id. `next` is the `after` of the page that follows. Raises `Unavailable`."""
         service = self._service
 
@@ -93,7 +93,7 @@ class Subscriptions:
         parts = await service.of_groups(range(1, service.groups + 1), messages.LIST, question, self._list)
         found = sorted((shape for part in parts for shape in part), key=itemgetter("id"))
         shown = found[:limit]
-        return Answer(200, {"subscriptions": shown, "next": shown[-1]["id"] if len(found) > limit else None})
+        return OperationResult(200, {"subscriptions": shown, "next": shown[-1]["id"] if len(found) > limit else None})
 
     def pump(self) -> None:
         """After a turn: pass on which subscriptions have news."""

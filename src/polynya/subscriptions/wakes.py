@@ -17,9 +17,9 @@ from polynya.stream.replies import Code, Reply
 from polynya.stream.subscriptions.rules import WEBHOOK, Event
 from polynya.stream.subscriptions.state import LinkInfo, State, Subscription
 from polynya.subscriptions.keys import Keys
-from polynya.subscriptions.links import Links
+from polynya.subscriptions.links import SubscriptionLinks
 from polynya.subscriptions.shapes import wake_event, webhook_body
-from polynya.subscriptions.webhooks import Outcome, Webhooks
+from polynya.subscriptions.webhooks import DeliveryOutcome, Webhooks
 
 RETRY_MS = 1000
 RETRY_MS_MAX = 60_000
@@ -43,7 +43,7 @@ class WakeCounters:
 class Wakes:
     """One per core. At most one task works on a subscription at a time; `tend` starts those that are due."""
 
-    def __init__(self, service: NodeService, links: Links, keys: Keys, webhooks: Webhooks) -> None:
+    def __init__(self, service: NodeService, links: SubscriptionLinks, keys: Keys, webhooks: Webhooks) -> None:
         self.service = service
         self.links = links
         self.keys = keys
@@ -209,7 +209,7 @@ class Wakes:
         outcome = await self.webhooks.post(subscription.config.webhook_url, body, headers, seconds)
         await self._delivered(subscription, fence, outcome, links)
 
-    async def _delivered(self, subscription: Subscription, fence: tuple[int, str], outcome: Outcome, links: list[LinkInfo]) -> None:
+    async def _delivered(self, subscription: Subscription, fence: tuple[int, str], outcome: DeliveryOutcome, links: list[LinkInfo]) -> None:
         if not outcome.taken:
             self.counters.failed += 1
             await self.event(subscription, Event.FAILED, fence, until_ms=self._retry_at(subscription))

@@ -23,7 +23,7 @@ class Rejected(ValueError):
     """The URL may not be called; the message says why."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class DeliveryOutcome(msgspec.Struct, frozen=True):
     """What became of a request. `taken`: the receiver answered with a 2xx status; `done`: and said that it is through."""
 
     taken: bool
@@ -53,7 +53,7 @@ class Webhooks:
         for address in addresses:
             self._check_address(parsed, address)
 
-    async def post(self, url: str, body: bytes, headers: dict[str, str], seconds: float) -> Outcome:
+    async def post(self, url: str, body: bytes, headers: dict[str, str], seconds: float) -> DeliveryOutcome:
         """Never raises for what the network or the receiver does. Waits for a free slot before the time begins to run."""
         import httpx
 
@@ -62,15 +62,15 @@ class Webhooks:
                 async with asyncio.timeout(seconds):
                     return await self._post(url, body, headers)
             except TimeoutError:
-                return Outcome(False, reason=f"no answer within {seconds:g} s")
+                return DeliveryOutcome(False, reason=f"no answer within {seconds:g} s")
             except (httpx.HTTPError, httpx.InvalidURL, OSError, Rejected, ValueError) as fault:
-                return Outcome(False, reason=f"{type(fault).__name__}: {fault}")
+                return DeliveryOutcome(False, reason=f"{type(fault).__name__}: {fault}")
 
     async def close(self) -> None:
         if self._client is not None:
             await self._client.aclose()
 
-    async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> Outcome:
+    async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> DeliveryOutcome:
         """The address that was checked is the one that is called: between the two nobody is asked for the name again."""
         parsed = self._parse(url)
         addresses = await _resolve(_host(parsed), _port(parsed))
@@ -82,8 +82,8 @@ class Webhooks:
         client = self._open()
         async with client.stream("POST", target, content=body, headers=headers, extensions=extensions) as response:
             if not response.is_success:
-                return Outcome(False, reason=f"the receiver answered {response.status_code}")
-            return Outcome(True, await _says_done(response))
+                return DeliveryOutcome(False, reason=f"the receiver answered {response.status_code}")
+            return DeliveryOutcome(True, await _says_done(response))
 
     def _open(self) -> httpx.AsyncClient:
         """Connections are not kept: they are pooled by address, and one certificate must not serve another name."""

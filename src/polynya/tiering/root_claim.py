@@ -30,7 +30,7 @@ AWAY = "it has not answered since the start: what is there may not be readable, 
 log = logging.getLogger("polynya.tier")
 
 
-class Held(msgspec.Struct, frozen=True):
+class HeldRoot(msgspec.Struct, frozen=True):
     """A root that this data folder has held."""
 
     cluster_id: str
@@ -41,13 +41,13 @@ class Held(msgspec.Struct, frozen=True):
     endpoint: str = ""
 
 
-def held_by(start: CoreStart) -> Held:
+def held_by(start: CoreStart) -> HeldRoot:
     """The root of these settings."""
     store: StoreSettings = start.config.store
-    return Held(start.birth.cluster_id, start.birth.history, store.backend, store.root, store.s3_bucket, store.s3_endpoint)
+    return HeldRoot(start.birth.cluster_id, start.birth.history, store.backend, store.root, store.s3_bucket, store.s3_endpoint)
 
 
-class Claim:
+class StoreRootClaim:
     """Of one core. `made` is set once the root is claimed."""
 
     def __init__(self, start: CoreStart, store: ObjectStore, indexes: Callable[[], Mapping[int, int]]) -> None:
@@ -116,7 +116,7 @@ class Claim:
 def was_held(start: CoreStart) -> bool:
     """Whether this data folder has held just this root. A note that cannot be read is none."""
     try:
-        found = msgspec.json.decode((Path(start.config.data) / FILE).read_bytes(), type=Held)
+        found = msgspec.json.decode((Path(start.config.data) / FILE).read_bytes(), type=HeldRoot)
     except (OSError, msgspec.DecodeError):
         return False
     return found == held_by(start)

@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from polynya.backup import copies
-from polynya.backup.copies import Whole
+from polynya.backup.copies import CompleteMark
 from polynya.backup.group_file import Header
 from polynya.base.errors import Unavailable
 from polynya.engine.snapshots.capture import captured
 from polynya.objectstore import OBJECT_BYTES_MAX, ObjectStore, StoreUnavailable
-from polynya.service.assembly import Engine
+from polynya.service.assembly import CoreRuntime
 from polynya.stream.commands import ReleasePack
 from polynya.stream.machine import Machine
 
@@ -38,14 +38,14 @@ class CopyCounters(msgspec.Struct):
     failures: int = 0
 
 
-class Copier:
+class StateCopyWorker:
     """One per core. `owned` is asked before anything is deleted."""
 
     def __init__(
         self,
-        engine: Engine,
+        engine: CoreRuntime,
         store: ObjectStore,
-        whole: Whole,
+        whole: CompleteMark,
         owned: Callable[[], Awaitable[bool]],
         *,
         soon_seconds: float = SOON_SECONDS,

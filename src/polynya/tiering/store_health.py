@@ -16,7 +16,7 @@ from polynya.observability.metrics import Samples
 FULL_TRY_BYTES = MIB  # what is written to a store that was full: it must find more room than a few bytes
 
 
-class Patience(msgspec.Struct, frozen=True):
+class StorePatience(msgspec.Struct, frozen=True):
     """Seconds. `persists`: what has failed for so long, and `failures` times in a row, is told. `probe`: so long after the last write that failed
     another is tried. Appends at their bound then resume soon after the store does, and a store that refuses every other write is not taken for
     one that refuses all. `recent`: what failed longer ago says nothing of now; only reads are not tried again by themselves."""
@@ -31,9 +31,9 @@ class Patience(msgspec.Struct, frozen=True):
 class StoreAccess:
     """Of one core. `waits`: why the store is not in use since the start, if it is not."""
 
-    def __init__(self, store: WatchedStore, waits: Callable[[], str | None], patience: Patience | None = None) -> None:
+    def __init__(self, store: WatchedStore, waits: Callable[[], str | None], patience: StorePatience | None = None) -> None:
         self.store = store
-        self.patience = patience or Patience()
+        self.patience = patience or StorePatience()
         self._waits = waits
         self._now = asyncio.get_running_loop().time
         self._made = self._now()

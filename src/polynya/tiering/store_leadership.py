@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from polynya.engine.leadership import Leads
+from polynya.engine.leadership import LeaderPlacement
 from polynya.tiering.store_health import StoreAccess
 from polynya.transport import Reply, node_of
 
@@ -28,7 +28,7 @@ log = logging.getLogger("polynya.leads")
 Taken = Callable[[bytes | BaseException], None]
 
 
-class Asking(Protocol):
+class StoreLeadershipTransport(Protocol):
     """What is needed of a core's transport."""
 
     def on(self, kind: int, handler: Callable[[bytes, Reply, int], None]) -> None: ...
@@ -36,10 +36,12 @@ class Asking(Protocol):
     def call_nowait(self, core: int, kind: int, body: bytes, done: Taken) -> None: ...
 
 
-class StoreLeads:
+class StoreLeadership:
     """Of one core. `cores`: addresses of those of the other nodes that are there."""
 
-    def __init__(self, leads: Leads, access: StoreAccess, transport: Asking, cores: Callable[[], Iterable[int]]) -> None:
+    def __init__(
+        self, leads: LeaderPlacement, access: StoreAccess, transport: StoreLeadershipTransport, cores: Callable[[], Iterable[int]]
+    ) -> None:
         self._leads, self._access, self._transport, self._cores = leads, access, transport, cores
         self._loop = asyncio.get_running_loop()
         self._owed: list[Reply] = []

@@ -20,8 +20,8 @@ from polynya.cold import (
     FlushSettings,
     Merger,
     MergeSettings,
+    PackVerifier,
     StateReader,
-    Verifier,
 )
 from polynya.config.core_start import CoreStart
 from polynya.config.model import ColdConfig
@@ -29,7 +29,7 @@ from polynya.objectstore import ObjectStore, StoreError, StoreUnavailable, Watch
 from polynya.service.tier_view import CoreGroups
 from polynya.stream.commands import Evict
 from polynya.stream.state.feature_level import level_of
-from polynya.tiering.root_claim import Claim, was_held
+from polynya.tiering.root_claim import StoreRootClaim, was_held
 from polynya.tiering.store_health import StoreAccess
 
 CLAIM_SECONDS = 3.0  # so long a start waits for a store that is known
@@ -67,14 +67,14 @@ def collector_settings(cold: ColdConfig) -> CollectorSettings:
 class Tier:
     """Of one core. Made by `open_tier`; None in its place is the backend `none`. Nothing is written before the root is claimed."""
 
-    def __init__(self, store: WatchedStore, start: CoreStart, groups: CoreGroups, claim: Claim) -> None:
+    def __init__(self, store: WatchedStore, start: CoreStart, groups: CoreGroups, claim: StoreRootClaim) -> None:
         cluster = start.birth.cluster_id
         self.store: ObjectStore = store
         self.claim = claim
         self.access = StoreAccess(store, lambda: claim.reason)
         self._releases = start.core == 0 and not start.birth.node  # the other nodes of a cluster go on
         self._claiming: asyncio.Task[None] | None = None
-        self.verifier = Verifier(groups, store)
+        self.verifier = PackVerifier(groups, store)
         self.reader = ColdReader(store)
         self.states = StateReader(store)
         self.flusher = Flusher(groups, store, flush_settings(start.config.cold), cluster)
@@ -156,6 +156,6 @@ async def open_tier(start: CoreStart, groups: CoreGroups, indexes: Callable[[], 
     if store is None:
         return None
     watched = WatchedStore(store, asyncio.get_running_loop().time)
-    tier = Tier(watched, start, groups, Claim(start, watched, indexes))
+    tier = Tier(watched, start, groups, StoreRootClaim(start, watched, indexes))
     await tier.begin()
     return tier

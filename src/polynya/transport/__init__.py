@@ -24,25 +24,25 @@ asking core, the body the start id of the node; between nodes the body is a `Hel
 
 from polynya.transport.dialing import Dialer, PeerTls, report_lost
 from polynya.transport.handshake import PROTOCOL_MAX, PROTOCOL_MIN, Hello, address, node_name, node_of
-from polynya.transport.peer import Subscription
-from polynya.transport.peer_journal_positions import Recollection, Said
-from polynya.transport.peer_listener import Push, Reply
-from polynya.transport.raft_links import RaftNet
-from polynya.transport.transport import Cluster, Transport
+from polynya.transport.peer import PeerSubscription
+from polynya.transport.peer_journal_positions import JournalReport, PeerJournalPositions
+from polynya.transport.peer_listener import PushStream, Reply
+from polynya.transport.raft_links import RaftLinks
+from polynya.transport.transport import PeerCluster, Transport
 
 __all__ = [
     "PROTOCOL_MAX",
     "PROTOCOL_MIN",
-    "Cluster",
     "Dialer",
     "Hello",
+    "JournalReport",
+    "PeerCluster",
+    "PeerJournalPositions",
+    "PeerSubscription",
     "PeerTls",
-    "Push",
-    "RaftNet",
-    "Recollection",
+    "PushStream",
+    "RaftLinks",
     "Reply",
-    "Said",
-    "Subscription",
     "Transport",
     "address",
     "node_name",

@@ -7,11 +7,11 @@ import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from polynya.transport.link import Link
+from polynya.transport.link import FrameLink
 
 SECONDS = 0.01
 SECONDS_MAX = 0.5
-Connect = Callable[[], Awaitable[Link]]
+Connect = Callable[[], Awaitable[FrameLink]]
 """A new connection, greeted and ready; raises OSError (which TimeoutError is)."""
 
 
@@ -42,7 +42,7 @@ class Backoff:
         self._hurry.set()
 
 
-async def keep_connected(connect: Connect, begin: Callable[[Link], bool], lost: asyncio.Event, backoff: Backoff) -> None:
+async def keep_connected(connect: Connect, begin: Callable[[FrameLink], bool], lost: asyncio.Event, backoff: Backoff) -> None:
     """Until cancelled. `begin` takes a new connection and says whether it is still up; the owner sets `lost` when that is over."""
     while True:
         lost.clear()

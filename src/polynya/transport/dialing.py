@@ -23,7 +23,7 @@ from polynya.transport.handshake import (
     node_name,
     older_text,
 )
-from polynya.transport.link import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Link, Type
+from polynya.transport.link import FRAME_BYTES_MAX, HELLO_BYTES_MAX, FrameLink, FrameType
 
 CONNECT_SECONDS = 2.0
 GREET_SECONDS = 3.0
@@ -41,7 +41,7 @@ class PeerTls(msgspec.Struct):
     client: ssl.SSLContext
 
 
-class Refused(ConnectionError):
+class HandshakeRefused(ConnectionError):
     """One of the two sides does not want the other."""
 
 
@@ -66,13 +66,13 @@ class Dialer:
         if place not in self._places:
             self._places = [place, *self._places][:PLACES_MAX]
 
-    async def connect(self, core: int, lane: int) -> Link:
+    async def connect(self, core: int, lane: int) -> FrameLink:
         """A link that may be used. Raises OSError."""
         try:
             async with asyncio.timeout(CONNECT_SECONDS + GREET_SECONDS):
                 link = await self._connect(core, lane)
         except OSError as error:
-            self._note(why(error), wanted=not isinstance(error, (Refused, ssl.SSLError)))
+            self._note(why(error), wanted=not isinstance(error, (HandshakeRefused, ssl.SSLError)))
             self._places.append(self._places.pop(0))
             raise
         except Exception as error:  # who keeps the connection tries again after an OSError, and only then
@@ -88,16 +88,16 @@ class Dialer:
         certified = certified_names(link)
         link.close()
         try:
-            other = decode_hello(body[:kind] if type_ == Type.REFUSED else body)
+            other = decode_hello(body[:kind] if type_ == FrameType.REFUSED else body)
         except msgspec.DecodeError:
-            raise Refused("it does not speak this protocol") from None
+            raise HandshakeRefused("it does not speak this protocol") from None
         if (other.cluster, other.node) != (self.own.cluster, self.node) or (
             certified is not None and node_name(self.node) not in certified
         ):
-            raise Refused(f"it is node {other.node} of the cluster {other.cluster}")
+            raise HandshakeRefused(f"it is node {other.node} of the cluster {other.cluster}")
         return other
 
-    async def _connect(self, core: int, lane: int) -> Link:
+    async def _connect(self, core: int, lane: int) -> FrameLink:
         link, type_, kind, body = await self._greet(core, lane)
         try:
             self._judge(type_, kind, body, core, link)
@@ -108,7 +108,7 @@ class Dialer:
         link.complain = self._unsound
         return link
 
-    async def _greet(self, core: int, lane: int) -> tuple[Link, int, int, bytes]:
+    async def _greet(self, core: int, lane: int) -> tuple[FrameLink, int, int, bytes]:
         """A connection, and how the other side answered the greeting."""
         async with asyncio.timeout(CONNECT_SECONDS):
             raw = await self._open()
@@ -117,7 +117,7 @@ class Dialer:
             except BaseException:
                 raw.close()
                 raise
-        unanswered = ConnectionResetError(_UNGREETED) if self._tls is None else Refused(_UNTRUSTED)
+        unanswered = ConnectionResetError(_UNGREETED) if self._tls is None else HandshakeRefused(_UNTRUSTED)
         greeting = _Greeting(unanswered, checked=self._tls is None)
         context = self._tls.client if self._tls is not None else None
         name = node_name(self.node) if context is not None else None
@@ -127,7 +127,7 @@ class Dialer:
         finally:
             let_go(raw, loop)
         try:
-            greeting.link.send(Type.HELLO, 0, 0, encode_hello(self.own))
+            greeting.link.send(FrameType.HELLO, 0, 0, encode_hello(self.own))
             return greeting.link, *await greeting.answer
         except BaseException:
             greeting.link.close()
@@ -152,24 +152,24 @@ class Dialer:
                 raise
         raise error
 
-    def _judge(self, type_: int, kind: int, body: bytes, core: int, link: Link) -> None:
+    def _judge(self, type_: int, kind: int, body: bytes, core: int, link: FrameLink) -> None:
         try:
-            other = decode_hello(body[:kind] if type_ == Type.REFUSED else body)
+            other = decode_hello(body[:kind] if type_ == FrameType.REFUSED else body)
         except msgspec.DecodeError:
-            raise Refused("it does not speak this protocol") from None
-        if type_ == Type.REFUSED:
+            raise HandshakeRefused("it does not speak this protocol") from None
+        if type_ == FrameType.REFUSED:
             if (other.removed or other.lacks) and not judge(self.own, other, expected=self.node, certified=certified_names(link)):
                 (self.on_removed if other.removed else self.on_older)(other)
-            raise Refused(f"it refuses this node: {body[kind:].decode(errors='replace')}")
+            raise HandshakeRefused(f"it refuses this node: {body[kind:].decode(errors='replace')}")
         reason = judge(self.own, other, expected=self.node, certified=certified_names(link))
-        if type_ != Type.WELCOME or reason:
-            raise Refused(reason or "it does not speak this protocol")
+        if type_ != FrameType.WELCOME or reason:
+            raise HandshakeRefused(reason or "it does not speak this protocol")
         lacking = self.keep_out(other)
         if lacking:  # it hears of it when it comes here
-            raise Refused(older_text(self.node, lacking))
+            raise HandshakeRefused(older_text(self.node, lacking))
         self._on_hello(other)
         if other.core != core:
-            raise Refused(f"it has {other.cores} cores, and core {other.core} answered for core {core}")
+            raise HandshakeRefused(f"it has {other.cores} cores, and core {other.core} answered for core {core}")
 
     def _unsound(self, reason: str) -> None:
         log.warning("what a node says makes no sense: the connection is dropped", extra={"node": self.node, "reason": reason})
@@ -192,7 +192,7 @@ class _Greeting:
     def __init__(self, unanswered: OSError, *, checked: bool) -> None:
         self._unanswered = unanswered
         self.answer: asyncio.Future[tuple[int, int, bytes]] = asyncio.get_running_loop().create_future()
-        self.link = Link(_nothing, self._frame, self._lost, checked=checked)
+        self.link = FrameLink(_nothing, self._frame, self._lost, checked=checked)
         self.link.body_bytes_max = HELLO_BYTES_MAX
         self.link.complain = lambda reason: None  # that it did not answer is said
 
@@ -215,7 +215,7 @@ def let_go(raw: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         raw.detach()
 
 
-def certified_names(link: Link) -> tuple[str, ...] | None:
+def certified_names(link: FrameLink) -> tuple[str, ...] | None:
     """The names that the other side's certificate is for; None without TLS."""
     ended: Any = link.transport.get_extra_info("ssl_object") if link.transport is not None else None
     if ended is None:

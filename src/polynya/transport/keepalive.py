@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polynya.base.limits import KIB
-from polynya.transport.link import Link, Type
+from polynya.transport.link import FrameLink, FrameType
 
 # So long without a byte, and without taking one, and it is gone, whatever the kernel says. A write that waits for its answer then costs, with the
 # election that follows, less than two seconds; and a process that stands still for less is not missed.
@@ -16,7 +16,7 @@ BUSY_BYTES = 64 * KIB
 MOVED_BYTES = 32 * KIB
 
 
-class Pulse:
+class Keepalive:
     """Of one connection after the other. Call `beat` a few times a second."""
 
     __slots__ = ("_beaten", "_taken", "_unsent", "heard", "taking")
@@ -31,7 +31,7 @@ class Pulse:
         self.taking = False
         self._taken = self._unsent = 0
 
-    def beat(self, link: Link, now: float, synced: int = 0) -> None:
+    def beat(self, link: FrameLink, now: float, synced: int = 0) -> None:
         """Asks, and closes a link that has been silent for too long. `synced`: how far this core's journal is."""
         unsent = link.unsent
         taken = link.handed - unsent
@@ -44,4 +44,4 @@ class Pulse:
             link.close()
         else:
             link.quiet = True
-            link.send(Type.PING, 0, synced, b"")
+            link.send(FrameType.PING, 0, synced, b"")

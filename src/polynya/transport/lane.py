@@ -7,11 +7,11 @@ import struct
 from collections import deque
 from collections.abc import Callable
 
-from polynya.base.errors import Senseless
+from polynya.base.errors import InvalidMessage
 from polynya.base.limits import MIB
 from polynya.transport.backoff import Backoff, Connect, keep_connected
-from polynya.transport.keepalive import Pulse
-from polynya.transport.link import Link, Type
+from polynya.transport.keepalive import Keepalive
+from polynya.transport.link import FrameLink, FrameType
 
 # Unsent, beside what the socket has: the largest append and others. Over it the oldest messages are dropped: they are sent again, or were overtaken.
 QUEUE_BYTES_MAX = 64 * MIB
@@ -31,8 +31,8 @@ class Lane:
         self._on_down = on_down
         self._on_taking = on_taking
         self.dropped = 0
-        self._pulse = Pulse()
-        self._link: Link | None = None
+        self._pulse = Keepalive()
+        self._link: FrameLink | None = None
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
         self._lost = asyncio.Event()
@@ -54,7 +54,7 @@ class Lane:
             return
         size = sum(map(len, messages))
         if not queue and not link.full and size <= FRAME_BYTES:
-            link.send(Type.RAFT, 0, self.synced(), join_messages(messages))
+            link.send(FrameType.RAFT, 0, self.synced(), join_messages(messages))
             link.flush()
             return
         queue += messages
@@ -86,7 +86,7 @@ class Lane:
         if self._link is not None:
             self._link.close()
 
-    def _begin(self, link: Link) -> bool:
+    def _begin(self, link: FrameLink) -> bool:
         if not link.up:
             return False
         self._link = link
@@ -113,7 +113,7 @@ class Lane:
                 messages.append(queue.popleft())
                 size += len(messages[-1])
             self._queued_bytes -= size
-            link.send(Type.RAFT, 0, self.synced(), join_messages(messages))
+            link.send(FrameType.RAFT, 0, self.synced(), join_messages(messages))
             link.flush()
 
 
@@ -132,7 +132,7 @@ def messages_of(body: bytes) -> list[bytes]:
     while position < end:
         begin = position + _LENGTH.size
         if begin > end or begin + (length := _LENGTH.unpack_from(body, position)[0]) > end:
-            raise Senseless("a frame of messages ends within one")
+            raise InvalidMessage("a frame of messages ends within one")
         position = begin + length
         found.append(body[begin:position])
     return found

@@ -29,7 +29,7 @@ log = logging.getLogger("polynya.transport")
 _crc = google_crc32c.extend
 
 
-class Type(enum.IntEnum):
+class FrameType(enum.IntEnum):
     """What a frame is."""
 
     HELLO = 0
@@ -48,7 +48,7 @@ class Type(enum.IntEnum):
     REFUSED = 13  # likewise: kind is the length of what the answerer is, after which the reason follows
 
 
-class Link(asyncio.Protocol):
+class FrameLink(asyncio.Protocol):
     """A connection's framing. `on_frame(type, kind, id, body)` is called for each frame, `on_lost` once at the end.
 
     A frame that cannot be ours ends the connection. `checked`: frames carry a CRC, for networks whose own is weak.

@@ -11,8 +11,8 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.msgpack import UNREADABLE
 from polynya.transport.backoff import Backoff, Connect, keep_connected
 from polynya.transport.errors import decode_error
-from polynya.transport.keepalive import Pulse
-from polynya.transport.link import FRAME_BYTES_MAX, QUEUE_BYTES_MAX, Link, Type
+from polynya.transport.keepalive import Keepalive
+from polynya.transport.link import FRAME_BYTES_MAX, QUEUE_BYTES_MAX, FrameLink, FrameType
 
 CALLS_MAX = 65_536  # without an answer, per peer: a caller that hits this is a client's flood
 WAIT_SECONDS = 1.0  # what is asked while the peer is away waits so long for its return (a core's restart), then fails
@@ -20,7 +20,7 @@ Done = Callable[[bytes | BaseException], None]
 Outcome = TypeVar("Outcome")
 
 
-class Subscription:
+class PeerSubscription:
     """A stream of messages from a peer. After `cancel` neither `on_item` nor `on_end` is called."""
 
     __slots__ = ("_peer", "ident", "on_end", "on_item")
@@ -38,7 +38,7 @@ class Subscription:
 class Peer:
     """Everything this core asks of one other core, which `name` names in messages to people."""
 
-    def __init__(self, name: str, connect: Connect, *, call_seconds: float, pulse: Pulse | None = None) -> None:
+    def __init__(self, name: str, connect: Connect, *, call_seconds: float, pulse: Keepalive | None = None) -> None:
         self.name = name
         self.now = 0.0  # the loop's time at the last tick: good enough for deadlines
         self.refused = 0
@@ -46,11 +46,11 @@ class Peer:
         self._connect = connect
         self._pulse = pulse  # None: the kernel tells at once when the other side ends
         self._call_seconds = call_seconds
-        self._link: Link | None = None
+        self._link: FrameLink | None = None
         self._down_since = math.inf  # the first tick sets it: the first connection is waited for as well
         self._next_id = 0
         self._calls: dict[int, tuple[Done, float]] = {}  # in the order of their deadlines
-        self._subscriptions: dict[int, Subscription] = {}
+        self._subscriptions: dict[int, PeerSubscription] = {}
         self._waiting: list[tuple[int, int, int, bytes]] = []  # type, kind, id, body: asked while the peer is away
         self._waiting_bytes = 0
         self._closed = False
@@ -67,7 +67,7 @@ class Peer:
         return len(self._calls)
 
     def call_nowait(self, kind: int, body: bytes, done: Done) -> None:
-        ident = self._take(Type.CALL, kind, body)
+        ident = self._take(FrameType.CALL, kind, body)
         if ident:
             self._calls[ident] = (done, self.now + self._call_seconds)
         else:
@@ -75,24 +75,24 @@ class Peer:
 
     def send(self, kind: int, body: bytes) -> bool:
         """Whether it was taken; a message that was may still be lost with the connection."""
-        return self._take(Type.SEND, kind, body) > 0
+        return self._take(FrameType.SEND, kind, body) > 0
 
     def subscribe(
         self, kind: int, body: bytes, on_item: Callable[[bytes], None], on_end: Callable[[BaseException | None], None]
-    ) -> Subscription:
-        ident = self._take(Type.OPEN, kind, body)
-        subscription = Subscription(self, ident, on_item, on_end)
+    ) -> PeerSubscription:
+        ident = self._take(FrameType.OPEN, kind, body)
+        subscription = PeerSubscription(self, ident, on_item, on_end)
         if ident:
             self._subscriptions[ident] = subscription
         else:
             on_end(self._unavailable())
         return subscription
 
-    def cancel(self, subscription: Subscription) -> None:
+    def cancel(self, subscription: PeerSubscription) -> None:
         if self._subscriptions.pop(subscription.ident, None) is None:
             return
         if self._link is not None:
-            self._link.send(Type.CANCEL, 0, subscription.ident, b"")
+            self._link.send(FrameType.CANCEL, 0, subscription.ident, b"")
         else:
             self._waiting = [frame for frame in self._waiting if frame[2] != subscription.ident]
             self._waiting_bytes = sum(len(frame[3]) for frame in self._waiting)
@@ -162,7 +162,7 @@ class Peer:
         if self._link is not None:
             self._link.close()
 
-    def _begin(self, link: Link) -> bool:
+    def _begin(self, link: FrameLink) -> bool:
         """Whether it is still up. What was asked while there was none leaves now."""
         if not link.up:
             return False
@@ -177,19 +177,19 @@ class Peer:
         return True
 
     def _on_frame(self, type_: int, kind: int, ident: int, body: bytes) -> None:
-        if type_ == Type.REPLY:
+        if type_ == FrameType.REPLY:
             call = self._calls.pop(ident, None)
             if call is not None:
                 self._answered(call[0], body)
-        elif type_ == Type.ITEM:
+        elif type_ == FrameType.ITEM:
             subscription = self._subscriptions.get(ident)
             if subscription is not None:
                 subscription.on_item(body)
-        elif type_ == Type.ERROR:
+        elif type_ == FrameType.ERROR:
             call = self._calls.pop(ident, None)
             if call is not None:
                 _tell(call[0], decode_error(kind, body))
-        elif type_ == Type.END:
+        elif type_ == FrameType.END:
             subscription = self._subscriptions.pop(ident, None)
             if subscription is not None:
                 _tell(subscription.on_end, decode_error(kind, body) if kind else None)
@@ -225,9 +225,9 @@ class Peer:
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         for type_, _, ident, _ in waiting:
             self.failed += 1
-            if type_ == Type.CALL and ident in self._calls:
+            if type_ == FrameType.CALL and ident in self._calls:
                 _tell(self._calls.pop(ident)[0], error)
-            elif type_ == Type.OPEN and ident in self._subscriptions:
+            elif type_ == FrameType.OPEN and ident in self._subscriptions:
                 _tell(self._subscriptions.pop(ident).on_end, error)
 
 

@@ -15,7 +15,7 @@ from polynya.transport.handshake import Hello, address
 BEFORE_MAX = 8  # journals of one core that were replaced, and lives that were let in
 
 
-class Said(msgspec.Struct):
+class JournalReport(msgspec.Struct):
     """By a core of another node. `synced`: a place of its journal, segment << 32 | offset."""
 
     node: int
@@ -26,19 +26,19 @@ class Said(msgspec.Struct):
     before: tuple[int, ...] = ()  # numbers of journals that this one has replaced, the newest last
 
 
-class Recollection:
+class PeerJournalPositions:
     """Of one core. `dirty`: something was said since this was last False."""
 
     def __init__(self) -> None:
         self.dirty = False
         self.kept_out: dict[int, str] = {}  # nodes that came with an older journal, and what it lacks
-        self._said: dict[int, Said] = {}
+        self._said: dict[int, JournalReport] = {}
 
-    def take(self, said: Iterable[Said]) -> None:
+    def take(self, said: Iterable[JournalReport]) -> None:
         """What was known before a start."""
         self._said = {address(each.node, each.core): each for each in said}
 
-    def give(self) -> list[Said]:
+    def give(self) -> list[JournalReport]:
         """To be kept for the next start."""
         return list(self._said.values())
 
@@ -66,7 +66,7 @@ class Recollection:
             return
         self.kept_out.pop(hello.node, None)
         place = address(hello.node, hello.core)
-        known = self._said.setdefault(place, Said(hello.node, hello.core, hello.journal, hello.opened))
+        known = self._said.setdefault(place, JournalReport(hello.node, hello.core, hello.journal, hello.opened))
         if known.journal != hello.journal:  # of a life that has greeted before: that of another, which is over, had come late
             others = (*(number for number in known.before if number != hello.journal), known.journal)
             known.journal, known.synced, known.before = hello.journal, hello.opened, others[-BEFORE_MAX:]

@@ -9,26 +9,26 @@ from collections.abc import Callable, Set
 from contextlib import suppress
 from functools import partial
 
-from polynya.base.errors import OutcomeUnknown, PolynyaError, Senseless, Unavailable
+from polynya.base.errors import InvalidMessage, OutcomeUnknown, PolynyaError, Unavailable
 from polynya.base.msgpack import UNREADABLE
 from polynya.transport.errors import encode_error
-from polynya.transport.link import FRAME_BYTES_MAX, HELLO_BYTES_MAX, PROTOCOL_VERSION, Link, Type
+from polynya.transport.link import FRAME_BYTES_MAX, HELLO_BYTES_MAX, PROTOCOL_VERSION, FrameLink, FrameType
 
 PUSHES_MAX = 65_536  # subscriptions of one core
 CLOSE_SECONDS = 5.0  # for connections that are dropped to be gone, which takes a pass of the loop
 Reply = Callable[[bytes | BaseException], None]
 Handler = Callable[[bytes, Reply, int], None]
-Greet = Callable[["Guest", int, int, int, bytes], int]
+Greet = Callable[["InboundConnection", int, int, int, bytes], int]
 """Judges the first frame of a guest: who it is, or -1, and then it is let go."""
 log = logging.getLogger("polynya.transport")
 
 
-class Push:
+class PushStream:
     """The pushing end of a subscription. `on_cancel` is called when the other side wants no more or is gone, not after `end`."""
 
     __slots__ = ("_guest", "_ident", "on_cancel", "open")
 
-    def __init__(self, guest: Guest, ident: int) -> None:
+    def __init__(self, guest: InboundConnection, ident: int) -> None:
         self._guest = guest
         self._ident = ident
         self.open = True
@@ -42,24 +42,24 @@ class Push:
             self.end(_too_large(body) if len(body) > FRAME_BYTES_MAX else Unavailable("this subscriber reads too slowly"))
             self.on_cancel()
         else:
-            self._guest.link.send(Type.ITEM, 0, self._ident, body)
+            self._guest.link.send(FrameType.ITEM, 0, self._ident, body)
 
     def end(self, error: BaseException | None = None) -> None:
         if self.open:
             self.open = False
             self._guest.pushes.pop(self._ident, None)
             number, text = (0, b"") if error is None else encode_error(error)
-            self._guest.link.send(Type.END, number, self._ident, text)
+            self._guest.link.send(FrameType.END, number, self._ident, text)
 
     def cancelled(self) -> None:
         self.open = False
         self.on_cancel()
 
 
-StreamHandler = Callable[[bytes, Push, int], None]
+StreamHandler = Callable[[bytes, PushStream, int], None]
 
 
-class House:
+class ConnectionSet:
     """What answers guests, whichever door they came in by."""
 
     def __init__(self) -> None:
@@ -67,18 +67,18 @@ class House:
         self.stream_handlers: dict[int, StreamHandler] = {}
         self.on_raft: Callable[[int, bytes], None] = _no_groups
         self.on_synced: Callable[[int, int, int], None] = _nobody_asks  # (address, the journal's number, how far it is)
-        self.guests: set[Guest] = set()
+        self.guests: set[InboundConnection] = set()
         self._closed = False
         self._empty = asyncio.Event()
 
-    def enter(self, guest: Guest) -> None:
+    def enter(self, guest: InboundConnection) -> None:
         """Its connection is up. It may have been accepted before the doors were closed, and come up after."""
         if self._closed:
             guest.link.close()
         else:
             self.guests.add(guest)
 
-    def leave(self, guest: Guest) -> None:
+    def leave(self, guest: InboundConnection) -> None:
         """Its connection is gone. May be called again."""
         self.guests.discard(guest)
         if not self.guests:
@@ -99,18 +99,18 @@ class House:
             log.error("connections of others do not close", extra={"cores": sorted(guest.core for guest in self.guests)})
 
 
-class Guest:
+class InboundConnection:
     """One connection from another core."""
 
-    def __init__(self, house: House, greet: Greet, *, checked: bool = False) -> None:
+    def __init__(self, house: ConnectionSet, greet: Greet, *, checked: bool = False) -> None:
         self._house = house
         self._greet = greet
         self.on_gone: Callable[[], None] = _nothing
         self.core = -1  # until it said hello; then its number, or its address on another node
         self.journal = 0  # the number of its journal, if it said one
         self.received = 0  # bytes, until the last look
-        self.pushes: dict[int, Push] = {}
-        self.link = Link(self._on_up, self._on_frame, self._on_lost, checked=checked)
+        self.pushes: dict[int, PushStream] = {}
+        self.link = FrameLink(self._on_up, self._on_frame, self._on_lost, checked=checked)
         self.link.pauses_reading = True
         self.link.body_bytes_max = HELLO_BYTES_MAX
 
@@ -145,29 +145,29 @@ class Guest:
                 self.link.body_bytes_max = FRAME_BYTES_MAX
             elif self.link.up:
                 self.link.close()
-        elif type_ == Type.CALL:
+        elif type_ == FrameType.CALL:
             self._handle(kind, body, partial(self._reply, ident))
-        elif type_ == Type.SEND:
+        elif type_ == FrameType.SEND:
             self._handle(kind, body, _no_reply)
-        elif type_ == Type.RAFT:
+        elif type_ == FrameType.RAFT:
             self._house.on_synced(self.core, self.journal, ident)
             self._raft(body)
-        elif type_ == Type.OPEN:
+        elif type_ == FrameType.OPEN:
             self._open(kind, ident, body)
-        elif type_ == Type.CANCEL:
+        elif type_ == FrameType.CANCEL:
             push = self.pushes.pop(ident, None)
             if push is not None:
                 push.cancelled()
-        elif type_ == Type.PING:
+        elif type_ == FrameType.PING:
             self._house.on_synced(self.core, self.journal, ident)
-            self.link.send(Type.PONG, 0, 0, b"")
+            self.link.send(FrameType.PONG, 0, 0, b"")
         else:
             self.link.fail(f"a frame of type {type_} is none that this release knows")
 
     def _raft(self, body: bytes) -> None:
         try:
             self._house.on_raft(self.core, body)
-        except Senseless as error:
+        except InvalidMessage as error:
             self.link.fail(str(error))
 
     def _handle(self, kind: int, body: bytes, reply: Reply) -> None:
@@ -177,7 +177,7 @@ class Guest:
             return
         try:
             handler(body, reply, self.core)
-        except Senseless as error:
+        except InvalidMessage as error:
             self.link.fail(str(error))
         except PolynyaError as error:
             reply(error)
@@ -196,7 +196,7 @@ class Guest:
         if ident in self.pushes or len(self.pushes) >= PUSHES_MAX:
             self.link.fail("a subscription is there already" if ident in self.pushes else "it has too many subscriptions")
             return
-        push = self.pushes[ident] = Push(self, ident)
+        push = self.pushes[ident] = PushStream(self, ident)
         handler = self._house.stream_handlers.get(kind)
         if handler is None:
             push.end(Unavailable(f"this core knows no subscription of kind {kind}"))
@@ -213,15 +213,15 @@ class Guest:
             answer = _too_large(answer)
         if isinstance(answer, BaseException):
             number, text = encode_error(answer)
-            self.link.send(Type.ERROR, number, ident, text)
+            self.link.send(FrameType.ERROR, number, ident, text)
         else:
-            self.link.send(Type.REPLY, 0, ident, answer)
+            self.link.send(FrameType.REPLY, 0, ident, answer)
 
 
-class Door:
+class PeerListener:
     """The listening socket of this core for the others of its node."""
 
-    def __init__(self, house: House, path: str, start_id: str) -> None:
+    def __init__(self, house: ConnectionSet, path: str, start_id: str) -> None:
         self.on_arrival: Callable[[int], None] = _nobody  # called with each core of this node that has said hello
         self._house = house
         self._start_id = start_id
@@ -233,7 +233,9 @@ class Door:
         """Listen; a socket that a killed predecessor left is replaced."""
         with suppress(FileNotFoundError):
             os.unlink(self._path)
-        self._server = await asyncio.get_running_loop().create_unix_server(lambda: Guest(self._house, self._greet).link, self._path)
+        self._server = await asyncio.get_running_loop().create_unix_server(
+            lambda: InboundConnection(self._house, self._greet).link, self._path
+        )
 
     @property
     def present(self) -> Set[int]:
@@ -254,8 +256,8 @@ class Door:
         with suppress(FileNotFoundError):
             os.unlink(self._path)
 
-    def _greet(self, guest: Guest, type_: int, kind: int, ident: int, body: bytes) -> int:
-        if type_ == Type.HELLO and kind == PROTOCOL_VERSION and body == self._start_id.encode():
+    def _greet(self, guest: InboundConnection, type_: int, kind: int, ident: int, body: bytes) -> int:
+        if type_ == FrameType.HELLO and kind == PROTOCOL_VERSION and body == self._start_id.encode():
             guest.core = ident
             self._arrival.set()
             self.on_arrival(ident)

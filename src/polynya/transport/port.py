@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from polynya.base.log_throttle import Complaints
+from polynya.base.log_throttle import LogThrottle
 from polynya.transport.dialing import PeerTls, certified_names, tune, why
 from polynya.transport.handshake import (
     LANE_ASK,
@@ -33,10 +33,10 @@ from polynya.transport.handshake import (
     older_text,
 )
 from polynya.transport.keepalive import MOVED_BYTES
-from polynya.transport.link import Link, Type
-from polynya.transport.peer_journal_positions import Recollection
-from polynya.transport.peer_listener import Guest, House
-from polynya.transport.unauthenticated import Stranger, Strangers
+from polynya.transport.link import FrameLink, FrameType
+from polynya.transport.peer_journal_positions import PeerJournalPositions
+from polynya.transport.peer_listener import ConnectionSet, InboundConnection
+from polynya.transport.unauthenticated import UnauthenticatedConnection, UnauthenticatedConnections
 
 PREAMBLE_SECONDS = 3.0
 TWIN_SECONDS = 10.0  # who is refused tries again much sooner
@@ -50,9 +50,9 @@ class NodePort:
     """Of one core. `listener` listens on the port that the cores share, `directory` is where they find each other."""
 
     def __init__(
-        self, house: House, own: Hello, nodes: Iterable[int], *, listener: socket.socket, directory: str, tls: PeerTls | None
+        self, house: ConnectionSet, own: Hello, nodes: Iterable[int], *, listener: socket.socket, directory: str, tls: PeerTls | None
     ) -> None:
-        self.recollection = Recollection()
+        self.recollection = PeerJournalPositions()
         self._house = house
         self.own = own
         self._nodes = set(nodes)
@@ -62,10 +62,10 @@ class NodePort:
         self._tls = tls
         self._handed: socket.socket | None = None
         self._entering: set[asyncio.Task[None]] = set()
-        self._strangers = Strangers()
+        self._strangers = UnauthenticatedConnections()
         self._pausing = False  # nothing is accepted until the next tick: there was no room for another open file
-        self._complaints = Complaints()
-        self._guests: dict[Guest, int] = {}  # and the ticks for which each has been silent
+        self._complaints = LogThrottle()
+        self._guests: dict[InboundConnection, int] = {}  # and the ticks for which each has been silent
         self.on_hello: Callable[[Hello], None] = lambda hello: None
         self.life_of: Callable[[int], str] = lambda node: ""  # the start id of a node that is there
         self._twins: dict[int, tuple[str, float]] = {}  # who else says that it is this node: from where, and when it last did
@@ -127,7 +127,7 @@ class NodePort:
             elif silent >= SILENT_TICKS_MAX:
                 link.close()
             else:
-                if link.awaited == Type.RAFT and link.received - guest.received >= MOVED_BYTES:
+                if link.awaited == FrameType.RAFT and link.received - guest.received >= MOVED_BYTES:
                     self.on_sending(guest.core)
                 guest.received = link.received
                 self._guests[guest] = silent + 1 if link.quiet else 0
@@ -168,7 +168,9 @@ class NodePort:
             else:
                 self._spawn(self._enter, raw, place)
 
-    def _spawn(self, work: Callable[[socket.socket, Stranger], Coroutine[Any, Any, None]], raw: socket.socket, place: str) -> None:
+    def _spawn(
+        self, work: Callable[[socket.socket, UnauthenticatedConnection], Coroutine[Any, Any, None]], raw: socket.socket, place: str
+    ) -> None:
         stranger, crowded = self._strangers.enter(place)
         if crowded:
             self._complain("too many connections to the peer port do not say who they are", place, "the oldest was dropped")
@@ -184,7 +186,7 @@ class NodePort:
 
         task.add_done_callback(ended)
 
-    async def _route(self, raw: socket.socket, stranger: Stranger) -> None:
+    async def _route(self, raw: socket.socket, stranger: UnauthenticatedConnection) -> None:
         try:
             async with asyncio.timeout(PREAMBLE_SECONDS):
                 head = await _read_exactly(raw, PREAMBLE.size)
@@ -219,9 +221,9 @@ class NodePort:
 
     # --- greeting --------------------------------------------------------------------------------------------------------------
 
-    async def _enter(self, raw: socket.socket, stranger: Stranger) -> None:
+    async def _enter(self, raw: socket.socket, stranger: UnauthenticatedConnection) -> None:
         where = stranger.address
-        guest = Guest(self._house, partial(self._greet, stranger), checked=self._tls is None)
+        guest = InboundConnection(self._house, partial(self._greet, stranger), checked=self._tls is None)
         guest.on_gone = partial(self._strangers.leave, stranger)
         guest.complain = partial(self._complain, "a connection of another node makes no sense: it is dropped", where)
         context = self._tls.server if self._tls is not None else None
@@ -239,11 +241,11 @@ class NodePort:
                 raise
             self._complain(REFUSED, where, why(error) or "it ended the handshake: it may not accept this node's certificate")
 
-    def _greet(self, stranger: Stranger, guest: Guest, type_: int, kind: int, ident: int, body: bytes) -> int:
+    def _greet(self, stranger: UnauthenticatedConnection, guest: InboundConnection, type_: int, kind: int, ident: int, body: bytes) -> int:
         where = stranger.address
         self._strangers.leave(stranger)
         try:
-            if type_ != Type.HELLO:
+            if type_ != FrameType.HELLO:
                 raise msgspec.DecodeError("no hello")
             other = decode_hello(body)
         except msgspec.DecodeError:
@@ -264,7 +266,7 @@ class NodePort:
             return -1
         guest.journal = other.journal
         self.on_hello(other)
-        guest.link.send(Type.WELCOME, 0, 0, encode_hello(self.own))
+        guest.link.send(FrameType.WELCOME, 0, 0, encode_hello(self.own))
         return address(other.node, other.core)
 
     def _complain(self, said: str, where: str, reason: str, **more: int) -> None:
@@ -273,13 +275,13 @@ class NodePort:
         if times:
             log.warning(said, extra={**more, "from": where, "reason": reason, "times": times})
 
-    def _refuse(self, guest: Guest, reason: str, removed: int, lacks: str = "") -> None:
+    def _refuse(self, guest: InboundConnection, reason: str, removed: int, lacks: str = "") -> None:
         """It is told by whom, and why."""
         own = encode_hello(msgspec.structs.replace(self.own, removed=removed, lacks=lacks))
-        guest.link.send(Type.REFUSED, len(own), 0, own + reason.encode())
+        guest.link.send(FrameType.REFUSED, len(own), 0, own + reason.encode())
         guest.link.end()
 
-    def _judge(self, other: Hello, link: Link) -> str:
+    def _judge(self, other: Hello, link: FrameLink) -> str:
         if other.node == self.own.node and other.cluster == self.own.cluster:
             return f"it says that it is node {other.node}, as this one is; every node has an id of its own"
         reason = judge(self.own, other, expected=other.node, certified=certified_names(link))

@@ -34,7 +34,7 @@ class _Node:
         self.tasks: dict[int, asyncio.Task[None]] = {}
 
 
-class RaftNet:
+class RaftLinks:
     """Of core `core` of `cores`. Whoever replicates sets the callbacks; they are called on the loop. `group_of` tells the group of a message."""
 
     def __init__(

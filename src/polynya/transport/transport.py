@@ -27,20 +27,20 @@ from polynya.transport.handshake import (
     node_of,
     older_text,
 )
-from polynya.transport.keepalive import Pulse
-from polynya.transport.link import PROTOCOL_VERSION, Link, Type
-from polynya.transport.peer import Done, Peer, Subscription
-from polynya.transport.peer_journal_positions import Recollection
-from polynya.transport.peer_listener import Door, Handler, House, StreamHandler
+from polynya.transport.keepalive import Keepalive
+from polynya.transport.link import PROTOCOL_VERSION, FrameLink, FrameType
+from polynya.transport.peer import Done, Peer, PeerSubscription
+from polynya.transport.peer_journal_positions import PeerJournalPositions
+from polynya.transport.peer_listener import ConnectionSet, Handler, PeerListener, StreamHandler
 from polynya.transport.port import NodePort
-from polynya.transport.raft_links import RaftNet
+from polynya.transport.raft_links import RaftLinks
 
 CALL_SECONDS = 60.0  # a call without an answer for so long is given up: the peer hangs
 TICK_SECONDS = 0.25
 KIND_BULK = 65_535  # messages of groups that may take their time
 
 
-class Cluster(msgspec.Struct, frozen=True):
+class PeerCluster(msgspec.Struct, frozen=True):
     """The other nodes: where each has its peer port, and what this core listens on."""
 
     id: str
@@ -65,13 +65,13 @@ class Transport:
         directory: str,
         *,
         start_id: str = "",
-        cluster: Cluster | None = None,
+        cluster: PeerCluster | None = None,
         call_seconds: float = CALL_SECONDS,
     ) -> None:
         self.core = core
         self._call_seconds = call_seconds
-        self._house = House()
-        self._door = Door(self._house, _path(directory, core), start_id)
+        self._house = ConnectionSet()
+        self._door = PeerListener(self._house, _path(directory, core), start_id)
         self._door.on_arrival = self._arrived
         self._peers: dict[int, Peer] = {}
         for other in range(cores):
@@ -87,14 +87,14 @@ class Transport:
         self.on_removed: Callable[[Hello], None] = lambda hello: None  # another node refuses this one as removed from the cluster
         self.on_older: Callable[[Hello], None] = lambda hello: None  # … as one whose data is an older copy
         self.on_met: Callable[[Hello], None] = lambda hello: None  # a core of another node has said what it is, and is let in
-        self.recollection = Recollection()  # of the journals of other nodes
-        self.raft: RaftNet | None = None  # where this node is one of a cluster
+        self.recollection = PeerJournalPositions()  # of the journals of other nodes
+        self.raft: RaftLinks | None = None  # where this node is one of a cluster
         self.tls = cluster.tls if cluster is not None else None  # its contexts may be replaced: the next connections use the new ones
         if cluster is not None:
             about = Hello(PROTOCOL_MIN, PROTOCOL_MAX, cluster.id, cluster.history, cluster.groups, cluster.node, core, cores, start_id)
             self._join(cluster, msgspec.structs.replace(about, release=__version__, level=levels.LEVEL), directory)
 
-    def _join(self, cluster: Cluster, own: Hello, directory: str) -> None:
+    def _join(self, cluster: PeerCluster, own: Hello, directory: str) -> None:
         self._hello = own
 
         def dialer(node: int, place: tuple[str, int]) -> Dialer:
@@ -106,7 +106,7 @@ class Transport:
 
         self._dialer = dialer
         self._dialers = {node: self._dialer(node, place) for node, place in cluster.others.items()}
-        self.raft = raft = RaftNet(
+        self.raft = raft = RaftLinks(
             (own.core, own.cores),
             {node: _lane_to(dialer) for node, dialer in self._dialers.items()},
             lambda node, core, body: self.send(address(node, core), KIND_BULK, body),
@@ -277,7 +277,7 @@ class Transport:
         body: bytes,
         on_item: Callable[[bytes], None],
         on_end: Callable[[BaseException | None], None],
-    ) -> Subscription:
+    ) -> PeerSubscription:
         """Messages from another core until it ends them (`on_end(None)`), the connection breaks or this side lags (`on_end(error)`;
         perhaps before this returns), or `cancel` of what is returned. Raises Unavailable when there is no such node."""
         return self._peer(core).subscribe(kind, body, on_item, on_end)
@@ -307,7 +307,7 @@ class Transport:
             if dialer is None:
                 raise Unavailable(f"node {node} does not belong to the cluster; retry")
             name = f"core {core} of node {node}"
-            peer = Peer(name, lambda: dialer.connect(core, LANE_ASK), call_seconds=self._call_seconds, pulse=Pulse())
+            peer = Peer(name, lambda: dialer.connect(core, LANE_ASK), call_seconds=self._call_seconds, pulse=Keepalive())
             peer.tick(asyncio.get_running_loop().time())
             self._peers[place] = peer
             self._keep(place, peer)
@@ -369,8 +369,8 @@ def _path(directory: str, core: int) -> str:
 def _to_core(own: int, path: str, start_id: str) -> Connect:
     """To another core of this node."""
 
-    async def connect() -> Link:
-        link = Link(_nothing, _no_frame, _nothing)
+    async def connect() -> FrameLink:
+        link = FrameLink(_nothing, _no_frame, _nothing)
         loop = asyncio.get_running_loop()
         connecting = loop.create_task(loop.create_unix_connection(lambda: link, path))
         try:
@@ -379,7 +379,7 @@ def _to_core(own: int, path: str, start_id: str) -> Connect:
             await asyncio.gather(connecting, return_exceptions=True)
             link.close()
             raise
-        link.send(Type.HELLO, PROTOCOL_VERSION, own, start_id.encode())
+        link.send(FrameType.HELLO, PROTOCOL_VERSION, own, start_id.encode())
         return link
 
     return connect

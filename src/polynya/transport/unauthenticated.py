@@ -10,7 +10,7 @@ ARRIVALS_MAX = 32  # … and from one address between two ticks: each may cost a
 TICKS_MAX = 12  # so long they have, whatever they send
 
 
-class Stranger:
+class UnauthenticatedConnection:
     """One of them. `drop` ends its connection, however far that has come."""
 
     __slots__ = ("address", "drop", "ticks")
@@ -21,11 +21,11 @@ class Stranger:
         self.ticks = 0
 
 
-class Strangers:
+class UnauthenticatedConnections:
     """Over the bound the oldest of the address that has most of them goes: whoever belongs here needs milliseconds to say so."""
 
     def __init__(self) -> None:
-        self._there: dict[Stranger, None] = {}  # the oldest first
+        self._there: dict[UnauthenticatedConnection, None] = {}  # the oldest first
         self._arrived: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -36,17 +36,17 @@ class Strangers:
         self._arrived[address] += 1
         return self._arrived[address] <= ARRIVALS_MAX
 
-    def enter(self, address: str) -> tuple[Stranger, bool]:
+    def enter(self, address: str) -> tuple[UnauthenticatedConnection, bool]:
         """And whether another had to go for it."""
         full = len(self._there) >= STRANGERS_MAX
         if full:
             ((most, _),) = Counter(stranger.address for stranger in self._there).most_common(1)
             self._end(next(stranger for stranger in self._there if stranger.address == most))
-        stranger = Stranger(address)
+        stranger = UnauthenticatedConnection(address)
         self._there[stranger] = None
         return stranger, full
 
-    def leave(self, stranger: Stranger) -> None:
+    def leave(self, stranger: UnauthenticatedConnection) -> None:
         """It is known, or gone. May be called again."""
         self._there.pop(stranger, None)
 
@@ -60,7 +60,7 @@ class Strangers:
             self._end(stranger)
         return [stranger.address for stranger in late]
 
-    def _end(self, stranger: Stranger) -> None:
+    def _end(self, stranger: UnauthenticatedConnection) -> None:
         del self._there[stranger]
         stranger.drop()
 

@@ -17,25 +17,25 @@ What it does not do: it knows no Raft (an entry that a later one supersedes is r
 
 from polynya.wal.errors import DiskFull, JournalFailed, JournalGone, JournalLocked
 from polynya.wal.files import Files, OsFiles
-from polynya.wal.frames import Kind
+from polynya.wal.frames import FrameKind
 from polynya.wal.journal import Journal, JournalEntry
-from polynya.wal.recovery import Cut, has_segments
-from polynya.wal.snapshots import Snapshot, SnapshotStore
+from polynya.wal.recovery import TornTail, has_segments
+from polynya.wal.snapshots import SnapshotFile, SnapshotStore
 from polynya.wal.writer import WriteBatch
 
 __all__ = [
-    "Cut",
     "DiskFull",
     "Files",
+    "FrameKind",
     "Journal",
     "JournalEntry",
     "JournalFailed",
     "JournalGone",
     "JournalLocked",
-    "Kind",
     "OsFiles",
-    "Snapshot",
+    "SnapshotFile",
     "SnapshotStore",
+    "TornTail",
     "WriteBatch",
     "has_segments",
 ]

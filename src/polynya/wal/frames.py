@@ -25,7 +25,7 @@ _PAD_AT = 11  # a byte that is 0 in each header
 pack_frame_head = Struct("<IIHBxQQ").pack  # all but the header's CRC
 
 
-class Kind:
+class FrameKind:
     """Kinds of frames. 2 to 255 are reserved for the core's other entries."""
 
     MARK = 0
@@ -77,7 +77,7 @@ def parse_segment_header(data: bytes) -> SegmentHeader | int | None:
 
 def pack_mark(*, seed: int, segment: int, offset: int, synced: int) -> bytes:
     """A mark at `offset` of `segment` that says: everything below the place `synced` is on disk."""
-    head = pack_frame_head(len(MARK_MAGIC), _MARK_CRC, 0, Kind.MARK, segment << 32 | offset, synced)
+    head = pack_frame_head(len(MARK_MAGIC), _MARK_CRC, 0, FrameKind.MARK, segment << 32 | offset, synced)
     return b"".join((head, _CRC.pack(extend(seed ^ offset, head)), MARK_MAGIC))
 
 
@@ -111,7 +111,7 @@ def find_marks(data: bytes, begin: int, *, seed: int, segment: int) -> Iterator[
     while at >= 0:
         offset = at - FRAME_HEADER_BYTES
         frame = parse_frame(data, offset, seed, len(data))
-        if isinstance(frame, Frame) and frame.kind == Kind.MARK and frame.term == segment << 32 | offset:
+        if isinstance(frame, Frame) and frame.kind == FrameKind.MARK and frame.term == segment << 32 | offset:
             yield frame.index
         at = data.find(MARK_MAGIC, at + 1)
 

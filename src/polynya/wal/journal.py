@@ -21,15 +21,15 @@ from polynya.wal.frames import (
     SEGMENT_BYTES_MAX,
     SEGMENT_HEADER_BYTES,
     Frame,
-    Kind,
+    FrameKind,
     SegmentHeader,
     is_head,
     pack_frame_head,
     pack_mark,
     parse_frame,
 )
-from polynya.wal.recovery import OFFSET_MASK, Cut, Recovered, Segment, corrupt, recover, segment_path
-from polynya.wal.writer import Part, WriteBatch, Writer
+from polynya.wal.recovery import OFFSET_MASK, Recovered, Segment, TornTail, corrupt, recover, segment_path
+from polynya.wal.writer import SegmentWrite, SegmentWriter, WriteBatch
 
 __all__ = ["DiskFull", "Journal", "JournalEntry", "WriteBatch"]
 
@@ -98,9 +98,9 @@ class Journal:
     )
 
     def __init__(
-        self, folder: Path, recovered: Recovered, writer: Writer, *, lock: int, journal_id: int, segment_bytes: int, files: Files
+        self, folder: Path, recovered: Recovered, writer: SegmentWriter, *, lock: int, journal_id: int, segment_bytes: int, files: Files
     ) -> None:
-        self.cuts: tuple[Cut, ...] = tuple(recovered.cuts)  # what `open` cut as torn, for the operator
+        self.cuts: tuple[TornTail, ...] = tuple(recovered.cuts)  # what `open` cut as torn, for the operator
         self._folder = folder
         self._files = files
         self._lock = lock
@@ -111,7 +111,7 @@ class Journal:
         self._released_below = 0
         self._inflight: WriteBatch | None = None
         self._staged = False
-        self._parts: list[Part] = []
+        self._parts: list[SegmentWrite] = []
         self._buffers: list[bytes] = []
         self._base = self._offset = self._limit = self._seed = 0
         self._marked = recovered.marked
@@ -132,7 +132,7 @@ class Journal:
         try:
             said = files.read(lock, _LOCK_BYTES, 0) if files.size(lock) else b""
             recovered = recover(directory, journal_id=journal_id, files=files, begun=bool(said))
-            writer = Writer(directory, journal_id=journal_id, segment_bytes=segment_bytes, files=files)
+            writer = SegmentWriter(directory, journal_id=journal_id, segment_bytes=segment_bytes, files=files)
             writer.start(recovered)
             recovered.begun = _number_in(said)
             if not recovered.begun:
@@ -176,7 +176,7 @@ class Journal:
                 frame = parse_frame(data, offset, segment.seed, segment.end)
                 if isinstance(frame, str):
                     raise corrupt(path, offset, f"{frame}, though everything up to offset {segment.end} is known to be synced")
-                if frame.kind != Kind.MARK:
+                if frame.kind != FrameKind.MARK:
                     yield JournalEntry(frame.group, frame.term, frame.index, frame.kind, frame.payload, base | offset)
                 offset = frame.end
 
@@ -284,7 +284,7 @@ class Journal:
         finally:
             self._files.close(fd)
         frame = parse_frame(data, 0, segment.seed ^ offset, len(data))
-        if isinstance(frame, Frame) and frame.kind != Kind.MARK:
+        if isinstance(frame, Frame) and frame.kind != FrameKind.MARK:
             return JournalEntry(frame.group, frame.term, frame.index, frame.kind, frame.payload, segment.number << 32 | offset)
         raise corrupt(path, offset, frame if isinstance(frame, str) else "there is no entry here")
 
@@ -381,7 +381,9 @@ class Journal:
     def _end_part(self) -> None:
         """What is staged in this segment becomes a part of the write."""
         segment, begin = self._segments[self._base >> 32], self._part_begin()
-        self._parts.append(Part(segment.number, segment.nonce, segment.previous_end, begin, self._offset, self._buffers, segment.farewell))
+        self._parts.append(
+            SegmentWrite(segment.number, segment.nonce, segment.previous_end, begin, self._offset, self._buffers, segment.farewell)
+        )
 
     def _part_begin(self) -> int:
         """Where in its segment begins what is staged there."""

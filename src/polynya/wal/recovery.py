@@ -13,7 +13,7 @@ from polynya.wal.frames import (
     FORMAT_VERSION,
     SEGMENT_HEADER_BYTES,
     Frame,
-    Kind,
+    FrameKind,
     SegmentHeader,
     find_marks,
     parse_frame,
@@ -39,7 +39,7 @@ class Segment(msgspec.Struct, gc=False):
     farewell: bytes = b""
 
 
-class Cut(msgspec.Struct, frozen=True):
+class TornTail(msgspec.Struct, frozen=True):
     """A torn tail that is cut: it was never acknowledged. `length` counts the bytes up to the last one that was not zero."""
 
     path: Path
@@ -56,7 +56,7 @@ class Recovered(msgspec.Struct):
     next_number: int
     marked: int = 0
     entries_end: int = 0
-    cuts: list[Cut] = []
+    cuts: list[TornTail] = []
     begun: int = 0
 
 
@@ -142,11 +142,11 @@ def _parse_header(path: Path, data: bytes, number: int, journal_id: int) -> Segm
     return header
 
 
-def _torn(path: Path, data: bytes) -> Cut:
+def _torn(path: Path, data: bytes) -> TornTail:
     """The newest segment has no readable header: it is the trace of a crash while it was made, if nothing lies behind the header. It goes."""
     if data[SEGMENT_HEADER_BYTES:].strip(b"\0"):
         raise corrupt(path, 0, "its header is unreadable, though it was synced before anything was written behind it")
-    return Cut(path, 0, len(data.rstrip(b"\0")), "the header of a new segment is incomplete")
+    return TornTail(path, 0, len(data.rstrip(b"\0")), "the header of a new segment is incomplete")
 
 
 def _chain(folder: Path, headers: list[SegmentHeader], files: Files) -> list[Segment]:
@@ -189,7 +189,7 @@ def _find_end(path: Path, data: bytes, recovered: Recovered) -> None:
     rest = len(data[segment.end :].rstrip(b"\0"))
     if rest:
         _refuse_if_synced(path, segment, data, reason)
-        recovered.cuts.append(Cut(path, segment.end, rest, reason))
+        recovered.cuts.append(TornTail(path, segment.end, rest, reason))
 
 
 def _walk(segment: Segment, data: bytes, recovered: Recovered) -> str:
@@ -199,7 +199,7 @@ def _walk(segment: Segment, data: bytes, recovered: Recovered) -> str:
     recovered.entries_end = segment.previous_end
     offset = SEGMENT_HEADER_BYTES
     while isinstance(frame := parse_frame(data, offset, segment.seed, len(data)), Frame):
-        if frame.kind == Kind.MARK:
+        if frame.kind == FrameKind.MARK:
             recovered.marked = max(recovered.marked, frame.index)
         else:
             recovered.entries_end = base | frame.end

@@ -30,7 +30,7 @@ _TEMPORARY = ".tmp"
 _PIECE_BYTES = 1 << 20
 
 
-class Link(msgspec.Struct, frozen=True, gc=False):
+class SnapshotLink(msgspec.Struct, frozen=True, gc=False):
     """One file of a chain, as its header tells it: the state after the entry (`term`, `index`), or what of it changed since `base`."""
 
     group: int
@@ -46,7 +46,7 @@ class Link(msgspec.Struct, frozen=True, gc=False):
         return not self.base
 
 
-class Snapshot(msgspec.Struct, frozen=True, gc=False):
+class SnapshotFile(msgspec.Struct, frozen=True, gc=False):
     """A link with its body."""
 
     group: int
@@ -57,7 +57,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     base: int = 0
 
 
-Merge = Callable[[Sequence[Snapshot]], bytes]
+Merge = Callable[[Sequence[SnapshotFile]], bytes]
 
 
 class SnapshotStore:
@@ -79,28 +79,28 @@ class SnapshotStore:
     def folder(self) -> Path:
         return self._folder
 
-    def write(self, group: int, term: int, index: int, body: bytes) -> Link:
+    def write(self, group: int, term: int, index: int, body: bytes) -> SnapshotLink:
         """A base. Durable when it returns; then the group's older ones are gone. Raises `DiskFull` (the old ones stay) and `OSError`."""
-        link = Link(group, term, index, len(body), value(body))
+        link = SnapshotLink(group, term, index, len(body), value(body))
         self._put(link, [body])
         return link
 
-    def write_delta(self, group: int, term: int, index: int, body: Sequence[bytes], base: int) -> Link:
+    def write_delta(self, group: int, term: int, index: int, body: Sequence[bytes], base: int) -> SnapshotLink:
         """What builds on the snapshot at `base`; with base 0 on none, and then older ones go as by `write`. The body in pieces."""
         crc = 0
         for piece in body:
             crc = extend(crc, piece)
-        link = Link(group, term, index, sum(map(len, body)), crc, delta=True, base=base)
+        link = SnapshotLink(group, term, index, sum(map(len, body)), crc, delta=True, base=base)
         self._put(link, body)
         return link
 
-    def fold(self, group: int, parts: int, merge: Merge) -> Link:
+    def fold(self, group: int, parts: int, merge: Merge) -> SnapshotLink:
         """Put one file in the place of the last `parts` of the chain: it has the newest's index and builds on what the oldest of them built
         on. A crash leaves the chain of before or the new one."""
         chain = self.chain(group)[-parts:]
         oldest, newest = chain[0], chain[-1]
         body = merge(chain)
-        link = Link(group, newest.term, newest.index, len(body), value(body), delta=bool(oldest.base), base=oldest.base)
+        link = SnapshotLink(group, newest.term, newest.index, len(body), value(body), delta=bool(oldest.base), base=oldest.base)
         self._put(link, [body])
         return link
 
@@ -112,17 +112,17 @@ class SnapshotStore:
         """Those of which there is a snapshot."""
         return sorted({group for group, _ in self._found()})
 
-    def missing(self, chains: Mapping[int, Sequence[Link]]) -> list[int]:
+    def missing(self, chains: Mapping[int, Sequence[SnapshotLink]]) -> list[int]:
         """The groups of whose chains files are not there any more; makes the folder anew if that is gone. Raises `OSError`."""
         self._files.make_folder(self._folder)
         there = set(self._found())
         return [group for group, links in chains.items() if any((group, link.index) not in there for link in links)]
 
-    def links(self, group: int) -> list[Link]:
+    def links(self, group: int) -> list[SnapshotLink]:
         """The chain, root first; [] if there is none. Raises `CorruptData` when a part is missing or its header damaged: an older chain
         would not fit the journal."""
         indexes = {index for other, index in self._found() if other == group}
-        links: list[Link] = []
+        links: list[SnapshotLink] = []
         index = max(indexes, default=0)
         while index in indexes:
             links.insert(0, self._read_header(group, index))
@@ -133,7 +133,7 @@ class SnapshotStore:
             raise _corrupt(self._path(group, index), f"it is missing, but the snapshot at {links[0].index} builds on it")
         return []
 
-    def chain(self, group: int) -> list[Snapshot]:
+    def chain(self, group: int) -> list[SnapshotFile]:
         """The same with the bodies. Raises `CorruptData`, and `OSError`."""
         return [self._read(link) for link in self.links(group)]
 
@@ -146,11 +146,11 @@ class SnapshotStore:
             if crc != link.crc:
                 raise _corrupt(self._path(group, link.index), "the checksum of its body is wrong")
 
-    def read(self, link: Link, offset: int, length: int) -> bytes:
+    def read(self, link: SnapshotLink, offset: int, length: int) -> bytes:
         """Some of a body. Raises `OSError` when the file is gone."""
         return self._bytes(self._path(link.group, link.index), HEADER_BYTES + offset, min(length, link.length - offset))
 
-    def _put(self, link: Link, body: Sequence[bytes]) -> None:
+    def _put(self, link: SnapshotLink, body: Sequence[bytes]) -> None:
         path = self._path(link.group, link.index)
         temporary = path.with_name(path.name + _TEMPORARY)
         try:
@@ -200,7 +200,7 @@ class SnapshotStore:
         finally:
             self._files.close(fd)
 
-    def _read_header(self, group: int, index: int) -> Link:
+    def _read_header(self, group: int, index: int) -> SnapshotLink:
         path = self._path(group, index)
         link = parse_header(self._bytes(path, 0, HEADER_BYTES))
         if isinstance(link, int):
@@ -213,24 +213,24 @@ class SnapshotStore:
             raise _corrupt(path, f"it is the snapshot of group {link.group} at {link.index} under another name")
         return link
 
-    def _read(self, link: Link) -> Snapshot:
+    def _read(self, link: SnapshotLink) -> SnapshotFile:
         path = self._path(link.group, link.index)
         body = self._bytes(path, HEADER_BYTES)
         if len(body) != link.length:
             raise _corrupt(path, f"its body has {len(body)} bytes instead of {link.length}")
         if value(body) != link.crc:
             raise _corrupt(path, "the checksum of its body is wrong")
-        return Snapshot(link.group, link.term, link.index, body, link.delta, link.base)
+        return SnapshotFile(link.group, link.term, link.index, body, link.delta, link.base)
 
 
-def pack_header(link: Link) -> bytes:
+def pack_header(link: SnapshotLink) -> bytes:
     """The 64 bytes before the body."""
     kind = KIND_DELTA if link.delta else KIND_BASE
     head = _HEADER.pack(_MAGIC, FORMAT_VERSION, kind, 0, link.group, link.crc, link.term, link.index, link.base, link.length, 0)
     return head + int(value(head)).to_bytes(4, "little")
 
 
-def parse_header(data: bytes) -> Link | int | str:
+def parse_header(data: bytes) -> SnapshotLink | int | str:
     """What the header says; the version when it is sound but not ours; or what is wrong."""
     head = data[: HEADER_BYTES - 4]
     if len(data) < HEADER_BYTES or not head.startswith(_MAGIC):
@@ -244,7 +244,7 @@ def parse_header(data: bytes) -> Link | int | str:
         return f"it is of kind {kind}, which this release does not write"
     if base >= index > 0 or (base and kind == KIND_BASE):
         return f"the snapshot at {index} cannot build on one at {base}"
-    return Link(group, term, index, length, crc, kind == KIND_DELTA, base)
+    return SnapshotLink(group, term, index, length, crc, kind == KIND_DELTA, base)
 
 
 def _corrupt(path: Path, why: str) -> CorruptData:

@@ -12,7 +12,7 @@ from polynya.wal.frames import SEGMENT_HEADER_BYTES, SegmentHeader, pack_segment
 from polynya.wal.recovery import OFFSET_MASK, Recovered, Segment, segment_path
 
 
-class Part(msgspec.Struct, gc=False):
+class SegmentWrite(msgspec.Struct, gc=False):
     """The bytes of a write that go into one segment. `nonce` and `previous_end` are for its header if it must be made, `farewell` is the mark
     that the segment before it then gets behind its end."""
 
@@ -28,7 +28,7 @@ class Part(msgspec.Struct, gc=False):
 class WriteBatch(msgspec.Struct):
     """One write. `begin` and `end` are places; `named` is the place that its mark names."""
 
-    parts: list[Part]
+    parts: list[SegmentWrite]
     begin: int
     end: int
     named: int
@@ -41,7 +41,7 @@ class WriteBatch(msgspec.Struct):
         return sum(part.end - part.offset for part in self.parts)
 
 
-class Writer:
+class SegmentWriter:
     """Holds the newest segment open. After a failure it refuses everything."""
 
     def __init__(self, folder: Path, *, journal_id: int, segment_bytes: int, files: Files) -> None:
@@ -115,7 +115,7 @@ class Writer:
                 self._files.close(self._fd)
                 self._fd = -1
 
-    def _write_part(self, part: Part) -> None:
+    def _write_part(self, part: SegmentWrite) -> None:
         if part.segment != self._number:
             assert part.segment == self._number + 1 and part.previous_end == self._number << 32 | self._end, "segments follow one another"
             self._move_on(part)
@@ -123,7 +123,7 @@ class Writer:
         self._files.write(self._fd, part.buffers, part.offset)
         self._end = part.end
 
-    def _move_on(self, part: Part) -> None:
+    def _move_on(self, part: SegmentWrite) -> None:
         """To a new segment."""
         old, end = self._fd, self._end
         self._sync()  # before the next segment's header says so

@@ -38,7 +38,7 @@ _FIXED = (
 _ZEROS = bytes(8)
 
 
-class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class PackEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A slice as the footer names it. `base_…` -1: not known when it was written."""
 
     uid: int
@@ -63,7 +63,7 @@ class Footer(msgspec.Struct, array_like=True, frozen=True):
     version: int
     home_group: int
     created_ms: int
-    entries: list[Entry]
+    entries: list[PackEntry]
 
 
 class SliceMeta(msgspec.Struct, frozen=True, gc=False):
@@ -205,15 +205,15 @@ class PackBuilder:
     def __init__(self) -> None:
         self.size = len(MAGIC)  # bytes so far
         self._parts: list[bytes] = [MAGIC]
-        self._entries: list[Entry] = []
+        self._entries: list[PackEntry] = []
 
-    def add(self, uid: int, group: int, built: tuple[SliceMeta, list[bytes]], *, path: str = "", content_type: str = "") -> Entry:
+    def add(self, uid: int, group: int, built: tuple[SliceMeta, list[bytes]], *, path: str = "", content_type: str = "") -> PackEntry:
         """Append a slice made by `build_slice`."""
         meta, parts = built
         if padding := -self.size % 8:
             self._parts.append(_ZEROS[:padding])
             self.size += padding
-        entry = Entry(
+        entry = PackEntry(
             uid, group, meta.records, meta.length, self.size, meta.stored, meta.append_time_ms_max, meta.record_time_ms_max,
             meta.crc, meta.encoding, meta.base_record, meta.base_byte, path, content_type,
         )  # fmt: skip
@@ -222,7 +222,7 @@ class PackBuilder:
         self._entries.append(entry)
         return entry
 
-    def finish(self, *, home_group: int, created_ms: int) -> tuple[list[bytes], list[Entry]]:
+    def finish(self, *, home_group: int, created_ms: int) -> tuple[list[bytes], list[PackEntry]]:
         """The parts of the whole object, and its entries in order."""
         footer = msgspec.msgpack.encode(Footer(VERSION, home_group, created_ms, self._entries))
         total = self.size + len(footer) + TAIL_BYTES
@@ -473,7 +473,7 @@ def _footer_crc(footer: bytes, total: int) -> int:
     return crc
 
 
-def _check_places(entries: Sequence[Entry], end: int) -> None:
+def _check_places(entries: Sequence[PackEntry], end: int) -> None:
     at = len(MAGIC)
     for entry in entries:
         if entry.offset < at or entry.stored < _HEADER.size or entry.offset + entry.stored > end:

@@ -12,7 +12,7 @@ import msgspec
 from polynya.cli.terminal import exits, output
 from polynya.config.cluster_settings import parse_cluster_id
 from polynya.config.node_identity import FILE as BIRTH
-from polynya.config.node_identity import REMOVED, Birth
+from polynya.config.node_identity import REMOVED, NodeIdentity
 from polynya.files import write_whole
 
 ID = "cluster.id"
@@ -50,10 +50,10 @@ def settings_of(node: Path) -> dict[str, Any] | None:
         return None
 
 
-def birth_of(node: Path) -> Birth | None:
+def birth_of(node: Path) -> NodeIdentity | None:
     """The identity of a node's data, or None where there is none that can be read."""
     try:
-        return msgspec.json.decode((node / BIRTH).read_bytes(), type=Birth)
+        return msgspec.json.decode((node / BIRTH).read_bytes(), type=NodeIdentity)
     except (OSError, ValueError):
         return None
 

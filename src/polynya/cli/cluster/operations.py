@@ -34,7 +34,7 @@ _timeout = click.option(
 )
 
 
-class Ending(NamedTuple):
+class WaitMode(NamedTuple):
     """How a command ends: waiting for what it asked for, at most `timeout` seconds, or not."""
 
     wait: bool = False
@@ -47,7 +47,7 @@ def waiting(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def ended(*args: Any, wait: bool, timeout: float, as_json: bool, **options: Any) -> None:
-        command(*args, ending=Ending(wait, timeout, as_json), **options)
+        command(*args, ending=WaitMode(wait, timeout, as_json), **options)
 
     return _wait(_timeout(output.as_json(ended)))
 
@@ -79,7 +79,7 @@ def add_command(  # noqa: PLR0913
     reader: bool,
     no_rebalance: bool,
     dev: Path | None,
-    ending: Ending,
+    ending: WaitMode,
 ) -> None:
     """Let a node into the cluster, and print the settings to start it with. It gets its share of the groups once it is there.
 
@@ -101,7 +101,7 @@ def add_command(  # noqa: PLR0913
 @click.argument("node", type=_number)
 @click.option("--no-rebalance", is_flag=True, help="It votes in nothing yet: 'polynya cluster rebalance' or 'move' gives it groups later.")
 @waiting
-def promote_command(client: Client, node: int, no_rebalance: bool, ending: Ending) -> None:
+def promote_command(client: Client, node: int, no_rebalance: bool, ending: WaitMode) -> None:
     """Make a read replica a node like the others: it gets its share of the groups, with votes and leads, and drops the rest.
 
     \b
@@ -121,7 +121,7 @@ def promote_command(client: Client, node: int, no_rebalance: bool, ending: Endin
 @_dev
 @waiting
 def replace_disk_command(  # noqa: PLR0913
-    client: Client, node: int, number: int | None, peer: str, http: str, dev: Path | None, ending: Ending
+    client: Client, node: int, number: int | None, peer: str, http: str, dev: Path | None, ending: WaitMode
 ) -> None:
     """Have a node with an empty disk take over from NODE, whose disk is gone. Prints the settings to start it with.
 
@@ -152,7 +152,7 @@ def _state_command(verb: str, said: str, about: str) -> click.Command:
     @output.as_json
     def command(client: Client, node: int, as_json: bool) -> None:
         told = _act(client, f"nodes/{node}/{verb}", {})
-        _finish(client, told, f"node {node} {said}", lambda view: "", Ending(as_json=as_json))
+        _finish(client, told, f"node {node} {said}", lambda view: "", WaitMode(as_json=as_json))
 
     return command
 
@@ -166,7 +166,7 @@ uncordon_command = _state_command("uncordon", "is active", "Take back 'cordon', 
 @click.argument("node", type=_number)
 @click.option("--replicas", is_flag=True, help="Of replicas, too: it is to hold nothing, and stays in the cluster.")
 @waiting
-def drain_command(client: Client, node: int, replicas: bool, ending: Ending) -> None:
+def drain_command(client: Client, node: int, replicas: bool, ending: WaitMode) -> None:
     """Have others lead what a node leads, and give it nothing new; as before work on its machine.
 
     \b
@@ -183,7 +183,7 @@ def drain_command(client: Client, node: int, replicas: bool, ending: Ending) -> 
 @server_option
 @click.argument("node", type=_number)
 @waiting
-def remove_command(client: Client, node: int, ending: Ending) -> None:
+def remove_command(client: Client, node: int, ending: WaitMode) -> None:
     """Take a node out of the cluster: others get what it holds, then it is let go, and its number is never given again.
 
     Works on a node that is lost, too, as long as the others have a majority of each of its groups. The cluster shrinks no further than
@@ -202,7 +202,7 @@ def remove_command(client: Client, node: int, ending: Ending) -> None:
 @click.option("--from", "source", type=_number, required=True, help="The node that has a replica now.")
 @click.option("--to", "target", type=_number, required=True, help="The node that gets it.")
 @waiting
-def move_command(client: Client, group: int, source: int, target: int, ending: Ending) -> None:
+def move_command(client: Client, group: int, source: int, target: int, ending: WaitMode) -> None:
     """Move a replica of a group from one node to another, while it works.
 
     \b
@@ -218,7 +218,7 @@ def move_command(client: Client, group: int, source: int, target: int, ending: E
 @click.argument("group", type=_group)
 @click.option("--to", "target", type=_number, required=True, help="The node that is to lead it.")
 @waiting
-def transfer_command(client: Client, group: int, target: int, ending: Ending) -> None:
+def transfer_command(client: Client, group: int, target: int, ending: WaitMode) -> None:
     """Have another node lead a group, from now on.
 
     \b
@@ -233,7 +233,7 @@ def transfer_command(client: Client, group: int, target: int, ending: Ending) ->
 @server_option
 @click.option("--replicas", type=int, default=0, help="And have so many replicas of each group from now on: 1, 3 or 5.")
 @waiting
-def rebalance_command(client: Client, replicas: int, ending: Ending) -> None:
+def rebalance_command(client: Client, replicas: int, ending: WaitMode) -> None:
     """Spread replicas and leads evenly over the nodes, by their cores, and over zones; a few groups at a time.
 
     \b
@@ -305,7 +305,7 @@ def _act(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _finish(  # noqa: PLR0913
-    client: Client, told: dict[str, Any], said: str, left: Left, ending: Ending, *, settings: bool = False
+    client: Client, told: dict[str, Any], said: str, left: Left, ending: WaitMode, *, settings: bool = False
 ) -> None:
     """Say it (with the settings of a new node), wait for it if that is wanted, and say that it is done."""
     if not ending.as_json:

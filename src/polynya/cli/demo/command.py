@@ -22,7 +22,7 @@ from polynya.base.offsets import parse_token
 from polynya.cli.demo import answers, flights
 from polynya.cli.demo.flights import Sums
 from polynya.cli.remote.client import JSON_TYPE, Client, stream_path
-from polynya.cli.streams.append import Producer
+from polynya.cli.streams.append import BatchProducer
 from polynya.cli.streams.lifecycle import facts_of
 from polynya.cli.terminal import exits, output
 from polynya.cli.terminal.progress import Bar, Live, spelled_seconds
@@ -104,7 +104,7 @@ def _append_airline(server: str, stream: str, records: Sequence[bytes], bar: Bar
         if held > len(records):
             raise exits.Refused(f"{stream} holds other records than the demo's", hint="Name another folder with --data.")
         batches = [records[at : at + BATCH] for at in range(0, len(records), BATCH)]
-        producer = Producer(client, stream, JSON_TYPE, retry_seconds=RETRY_SECONDS, lines_are_records=True, name="demo")
+        producer = BatchProducer(client, stream, JSON_TYPE, retry_seconds=RETRY_SECONDS, lines_are_records=True, name="demo")
         producer.batches = first = held // BATCH if held < len(records) else len(batches)
         bar.advance(first * BATCH if first < len(batches) else len(records))
         for batch in batches[first:]:

@@ -80,9 +80,9 @@ class Client:
 
     def __init__(self, server: str, *, token: str = "", ca_file: str = "", origin: str = "--server", quiet: bool = False) -> None:
         """`quiet`: what is to be said of the servers was said."""
-        from polynya.client.routing import Compass
+        from polynya.client.routing import NodeRouter
 
-        self.compass = Compass(server_urls(server, origin), with_token=bool(token))
+        self.compass = NodeRouter(server_urls(server, origin), with_token=bool(token))
         self.server = self.compass.servers[0]
         self.token = token
         self.ca_file = ca_file

@@ -19,9 +19,9 @@ from polynya.cli.terminal.output import as_json
 if TYPE_CHECKING:
     from polynya.backup.manifest import Manifest
     from polynya.backup.verifying import Damage, Verified
-    from polynya.backup.writer import Progress
+    from polynya.backup.writer import BackupProgress
     from polynya.config.model import Config
-    from polynya.recovery.restore import Restored, Restorer
+    from polynya.recovery.restore import Restorer, RestoreResult
 
 NOTES_SHOWN = 20
 T = TypeVar("T")
@@ -67,20 +67,20 @@ def backup_command(client: Client, place: str, keep: int | None, listing: bool, 
         raise click.exceptions.Exit(exits.REFUSED)
 
 
-async def _take(client: Client, place: str, file: str | None, keep: int | None) -> tuple[Manifest, Progress]:
+async def _take(client: Client, place: str, file: str | None, keep: int | None) -> tuple[Manifest, BackupProgress]:
     from polynya.backup.pruning import prune
-    from polynya.backup.writer import Progress, Taker
+    from polynya.backup.writer import BackupProgress, BackupWriter
     from polynya.cli.storage import places
     from polynya.cli.storage.source import HttpSource
 
     if keep is not None and places.is_file(place):
         raise exits.Misused("--keep is for places that hold many backups: a tar file holds one")
-    done = Progress()
+    done = BackupProgress()
     with client.admin() as admin, progress.Live(lambda seconds: _taking(done, seconds)):
         source = HttpSource(admin)
         try:
             async with places.to_write(place, file) as (shelf, before):
-                manifest = await Taker(source, shelf, before, done).take()
+                manifest = await BackupWriter(source, shelf, before, done).take()
                 if keep is not None and before is not None:
                     done.doing = "deleting old backups"
                     await prune(before, keep)
@@ -89,7 +89,7 @@ async def _take(client: Client, place: str, file: str | None, keep: int | None) 
     return manifest, done
 
 
-def _taking(done: Progress, seconds: float) -> str:
+def _taking(done: BackupProgress, seconds: float) -> str:
     what = f"{done.doing}: {output.size(done.files_bytes)} of state"
     if done.total:
         what = f"{done.doing}: {done.objects + done.kept:,} of {done.total:,}, {output.size(done.bytes)} copied"
@@ -147,7 +147,7 @@ def verify_command(place: str, backup: str, file: str | None, as_json: bool) -> 
 
 async def _verify(place: str, backup: str, file: str | None, quiet: bool) -> tuple[Manifest, Verified]:
     from polynya.backup.repository import chosen
-    from polynya.backup.verifying import Verifier
+    from polynya.backup.verifying import BackupVerifier
     from polynya.cli.storage import places
 
     def told(damage: Damage) -> None:
@@ -157,7 +157,7 @@ async def _verify(place: str, backup: str, file: str | None, quiet: bool) -> tup
 
     async with places.to_read(place, file) as shelf:
         manifest = await chosen(shelf, backup)
-        verifier = Verifier(shelf, manifest, told)
+        verifier = BackupVerifier(shelf, manifest, told)
         total = sum(each.size for each in manifest.files) + manifest.objects.bytes
         with progress.Live(
             lambda seconds: f"{output.size(verifier.found.bytes)} of {output.size(total)}, {progress.spelled_seconds(seconds)}"
@@ -214,7 +214,7 @@ class _Outcome(NamedTuple):
 
     what: str
     summary: dict[str, Any]
-    done: Restored
+    done: RestoreResult
 
 
 def restore_into(place: str, configs: list[Config]) -> None:
@@ -227,13 +227,13 @@ async def _restore(place: str, backup: str, file: str | None, configs: list[Conf
     from polynya.backup.repository import chosen
     from polynya.cli.storage import places
     from polynya.recovery.from_backup import FromBackup, renaming
-    from polynya.recovery.restore import Origin, Restorer, Target, check_root, open_shared
+    from polynya.recovery.restore import RestoreOrigin, Restorer, RestoreTarget, check_root, open_shared
 
     async with places.to_read(place, file) as shelf:
         manifest = await chosen(shelf, backup)
-        origin = Origin(cluster_id=manifest.cluster, history=manifest.next_history, groups=manifest.groups)
+        origin = RestoreOrigin(cluster_id=manifest.cluster, history=manifest.next_history, groups=manifest.groups)
         with contextlib.ExitStack() as held:
-            targets = [Target(config, origin, held) for config in configs]
+            targets = [RestoreTarget(config, origin, held) for config in configs]
             store = open_shared(configs)
             try:
                 rename = renaming(manifest.cluster, targets[0].birth.cluster_id)
@@ -249,7 +249,7 @@ async def _restore(place: str, backup: str, file: str | None, configs: list[Conf
 
 async def _recover(configs: list[Config], take_over: bool) -> _Outcome:
     from polynya.recovery.from_store import FromStore, check_ids
-    from polynya.recovery.restore import Origin, Restorer, Target, check_root, open_shared
+    from polynya.recovery.restore import RestoreOrigin, Restorer, RestoreTarget, check_root, open_shared
 
     if any(config.cold.backend == "local" and not os.path.isdir(config.store.root) for config in configs):
         raise ConfigError(f"cold.root: there is no folder {configs[0].store.root}; name that of the lost node's objects")
@@ -261,9 +261,9 @@ async def _recover(configs: list[Config], take_over: bool) -> _Outcome:
             states = await FromStore.open(store)
         whole = states.whole
         check_ids([config.cluster.id for config in configs], whole)
-        origin = Origin(cluster_id=whole.cluster, history=states.next_history, groups=whole.groups)
+        origin = RestoreOrigin(cluster_id=whole.cluster, history=states.next_history, groups=whole.groups)
         with contextlib.ExitStack() as held:
-            targets = [Target(config, origin, held) for config in configs]
+            targets = [RestoreTarget(config, origin, held) for config in configs]
             await check_root(store, targets[0].birth, take_over=take_over)
             done = await _run(Restorer(states, targets, store, lambda key: key))
     finally:
@@ -272,12 +272,12 @@ async def _recover(configs: list[Config], take_over: bool) -> _Outcome:
     return _Outcome("of what is in the object store", {**summary, "packs_looked_into": states.packs}, done)
 
 
-async def _run(restorer: Restorer) -> Restored:
+async def _run(restorer: Restorer) -> RestoreResult:
     with progress.Live(lambda seconds: _restoring(restorer.done, seconds)):
         return await restorer.run()
 
 
-def _restoring(done: Restored, seconds: float) -> str:
+def _restoring(done: RestoreResult, seconds: float) -> str:
     objects = f", {output.size(done.bytes)} of {output.size(done.total_bytes)}" if done.total and done.doing == "objects" else ""
     return f"{done.doing}{objects}, {progress.spelled_seconds(seconds)}"
 

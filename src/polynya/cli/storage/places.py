@@ -17,7 +17,7 @@ from polynya.cli.terminal import exits
 from polynya.files import make_folder, sync_folder
 
 if TYPE_CHECKING:
-    from polynya.backup.repository import Reading, Shelf, TarWriter
+    from polynya.backup.repository import Repository, RepositoryReader, TarWriter
     from polynya.objectstore import ObjectStore, StoreSettings
 
 
@@ -55,7 +55,7 @@ def store_settings(url: str, file: str | None) -> StoreSettings:
 
 
 @asynccontextmanager
-async def to_write(place: str, file: str | None) -> AsyncIterator[tuple[Shelf, ObjectStore | None]]:
+async def to_write(place: str, file: str | None) -> AsyncIterator[tuple[Repository, ObjectStore | None]]:
     """Where a backup goes, and, but for a tar file, the same to be read. Raises `exits.Ended`."""
     place = path_of(place)
     if not is_file(place):
@@ -106,7 +106,7 @@ async def _tar(file: IO[bytes]) -> AsyncIterator[TarWriter]:
 
 
 @asynccontextmanager
-async def to_read(place: str, file: str | None) -> AsyncIterator[Reading]:
+async def to_read(place: str, file: str | None) -> AsyncIterator[RepositoryReader]:
     """Raises `exits.Ended`."""
     from polynya.backup.repository import TarReader
 
@@ -117,7 +117,7 @@ async def to_read(place: str, file: str | None) -> AsyncIterator[Reading]:
         raise exits.Refused(f"there is no {place}")
     if is_file(place):
         try:
-            shelf: Reading = TarReader(Path(place))
+            shelf: RepositoryReader = TarReader(Path(place))
         except (OSError, CorruptData) as error:
             raise exits.Refused(str(error)) from None
     else:

@@ -16,7 +16,7 @@ import click
 from polynya.base.errors import CorruptData
 from polynya.cli.remote.client import Client, is_json, server_option, stream_path
 from polynya.cli.storage.backup import backup_option, carried_out, config_option
-from polynya.cli.streams.append import Producer, patiently
+from polynya.cli.streams.append import BatchProducer, patiently
 from polynya.cli.terminal import exits, output, progress
 from polynya.cli.terminal.output import as_json as as_json_option
 from polynya.cli.terminal.values import SECONDS
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import httpx
 
     from polynya.backup.manifest import Manifest
-    from polynya.backup.streams import Library, Piece
+    from polynya.backup.streams import BackupPiece, BackupStreams
     from polynya.stream.machine import Machine
     from polynya.stream.state.model import Stream
 
@@ -34,7 +34,7 @@ AT_ONCE = 4  # streams
 FAR_SEQUENCE = 1 << 52  # that no producer reaches: its refusal says which one is expected
 
 
-class Wanted(NamedTuple):
+class Selection(NamedTuple):
     """Which streams, by their canonical names, and where they go. `move`: what takes the place of `prefix`."""
 
     names: frozenset[str]
@@ -107,7 +107,7 @@ def recover_command(
     _say(manifest, done, listing=listing, as_json=as_json)
 
 
-def _wanted(streams: tuple[str, ...], prefix: str | None, target: str | None) -> Wanted:
+def _wanted(streams: tuple[str, ...], prefix: str | None, target: str | None) -> Selection:
     from polynya.base.names import canonical_name, canonical_prefix
 
     if bool(streams) == (prefix is not None):
@@ -116,22 +116,22 @@ def _wanted(streams: tuple[str, ...], prefix: str | None, target: str | None) ->
         raise click.UsageError("--as goes with one stream, or with --prefix")
     try:
         moved = target if target is None else (canonical_name(target) if prefix is None else canonical_prefix(target))
-        return Wanted(frozenset(map(canonical_name, streams)), prefix if prefix is None else canonical_prefix(prefix), moved)
+        return Selection(frozenset(map(canonical_name, streams)), prefix if prefix is None else canonical_prefix(prefix), moved)
     except ValueError as error:
         raise exits.Misused(str(error)) from None
 
 
 async def _recover(
-    client: Client, where: tuple[str, str, str | None], wanted: Wanted, done: Done, *, retry: float | None
+    client: Client, where: tuple[str, str, str | None], wanted: Selection, done: Done, *, retry: float | None
 ) -> Manifest:  # fmt: skip
     """`where`: place, backup, file of settings. Without `retry` nothing is carried over, only named."""
     from polynya.backup.repository import chosen
-    from polynya.backup.streams import Library, streams_of
+    from polynya.backup.streams import BackupStreams, streams_of
     from polynya.cli.storage import places
 
     place, backup, file = where
     async with places.to_read(place, file) as shelf:
-        library = Library(shelf, await chosen(shelf, backup))
+        library = BackupStreams(shelf, await chosen(shelf, backup))
         with progress.Live(done.text):
             for group in _groups_of(wanted, library.manifest.groups):
                 done.doing = f"group {group}"
@@ -147,14 +147,14 @@ async def _recover(
     return library.manifest
 
 
-def _groups_of(wanted: Wanted, groups: int) -> list[int]:
+def _groups_of(wanted: Selection, groups: int) -> list[int]:
     from polynya.base.names import group_of
 
     return list(range(1, groups + 1)) if wanted.prefix is not None else sorted({group_of(name, groups) for name in wanted.names})
 
 
 async def _carry(
-    client: Client, library: Library, machine: Machine, moves: list[tuple[Stream, str]], done: Done, retry: float
+    client: Client, library: BackupStreams, machine: Machine, moves: list[tuple[Stream, str]], done: Done, retry: float
 ) -> None:  # fmt: skip
     """Some at a time, each under the name beside it. What is refused is noted; what does not answer ends it."""
     todo = iter(moves)
@@ -189,12 +189,12 @@ class Carrier:
         self.name = spelled_name(target)
         self._client, self._stream, self._retry = client, stream, retry
         self._is_json = is_json(stream.content_type)
-        self._producer = Producer(
+        self._producer = BatchProducer(
             client, self.name, stream.content_type, retry_seconds=retry, lines_are_records=False, name=f"recover-{backup}-{stream.uid:x}"
         )
         self._resumed = False
 
-    async def run(self, pieces: AsyncIterator[Piece], done: Done) -> dict[str, Any]:
+    async def run(self, pieces: AsyncIterator[BackupPiece], done: Done) -> dict[str, Any]:
         """Make it, or find where it is, and append the rest. Raises `exits.Ended`, and what reading raises."""
         found = await asyncio.to_thread(self._look)
         if found is None:
@@ -277,7 +277,7 @@ class Carrier:
         patiently(lambda: self._client.call("POST", path, headers={"stream-closed": "true"}, stream=self.name), self._retry)
 
 
-async def _appends(pieces: AsyncIterator[Piece], of_json: bool) -> AsyncIterator[tuple[int, bytes]]:
+async def _appends(pieces: AsyncIterator[BackupPiece], of_json: bool) -> AsyncIterator[tuple[int, bytes]]:
     """(records, body) of each append: the same, whenever it is asked. Small appends of JSON go together; of other types each is a record."""
     if not of_json:
         async for piece in pieces:

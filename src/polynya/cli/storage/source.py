@@ -25,7 +25,7 @@ PATH = "/v1/admin/backup"
 
 
 class HttpSource:
-    """`polynya.backup.source.Source`. `admin`: a client of the admin port. Made on a running loop. Raises `exits.Ended` for refusals."""
+    """`polynya.backup.source.BackupSource`. `admin`: a client of the admin port. Made on a running loop. Raises `exits.Ended` for refusals."""
 
     def __init__(self, admin: Client) -> None:
         self._admin = admin

@@ -73,7 +73,7 @@ def append_command(
         raise click.UsageError("--content-type is that of the stream that --create makes; give both")
     wanted = content_type or ("application/octet-stream" if whole else JSON_TYPE)
     content_type = patiently(lambda: _content_type(client, stream, create=create, wanted=wanted), retry)
-    producer = Producer(client, stream, content_type, retry_seconds=retry, lines_are_records=is_json(content_type) and not whole)
+    producer = BatchProducer(client, stream, content_type, retry_seconds=retry, lines_are_records=is_json(content_type) and not whole)
     try:
         with _bar(stream, records) as bar:
             for lines in _batches(records, whole=whole, records_only=producer.lines_are_records):
@@ -122,7 +122,7 @@ def patiently(ask: Callable[[], T], seconds: float) -> T:
         pause = min(2 * pause, RETRY_PAUSE_SECONDS_MAX)
 
 
-class Producer:
+class BatchProducer:
     """An idempotent producer for one stream: one batch in flight, repeated until its outcome is known.
 
     `batches` is the sequence of the next one."""
@@ -275,7 +275,7 @@ def gathered(source: BinaryIO, *, keep: Callable[[bytes], bool]) -> Iterator[lis
             yield batch
 
 
-def _report(producer: Producer, stream: str, *, as_json: bool) -> None:
+def _report(producer: BatchProducer, stream: str, *, as_json: bool) -> None:
     if as_json:
         facts = {"records": producer.records} if producer.counts_records else {}
         output.json_line({"name": stream, **facts, "batches": producer.batches, "bytes": producer.bytes, "offset": producer.offset or None})

@@ -69,12 +69,12 @@ def append_command(
     polynya bench append
     polynya bench append --batch-records 1 --in-flight 1 --streams 64
     """
-    load = Load(size=size, seconds=seconds, batch_records=batch_records, in_flight=in_flight)
+    load = BenchLoad(size=size, seconds=seconds, batch_records=batch_records, in_flight=in_flight)
     stop = Stop()
 
     async def story(session: AsyncClient, names: list[str], step: Callable[[str], None]) -> dict[str, Any]:
         step(f"appending to {output.counted(streams, 'stream')}")
-        runs = [Run(session.stream(name), stop) for name in names]
+        runs = [BenchRun(session.stream(name), stop) for name in names]
         began = time.monotonic()
         async with asyncio.TaskGroup() as group:
             for run in runs:
@@ -118,12 +118,12 @@ def tail_command(client: Client, rate: float, readers: int, seconds: float, size
     polynya bench tail
     polynya bench tail --rate 2000 --readers 50 --seconds 1min
     """
-    load = Load(size=size, seconds=seconds, batch_records=1000, in_flight=8, rate=rate)
+    load = BenchLoad(size=size, seconds=seconds, batch_records=1000, in_flight=8, rate=rate)
     stop = Stop()
 
     async def story(session: AsyncClient, names: list[str], step: Callable[[str], None]) -> dict[str, Any]:
         step(f"{output.counted(readers, 'reader')} at {rate:g} records/s")
-        run = Run(session.stream(names[0]), stop)
+        run = BenchRun(session.stream(names[0]), stop)
         followers = [Follower(session.stream(names[0])) for _ in range(readers)]
         async with asyncio.TaskGroup() as group:
             for follower in followers:
@@ -170,7 +170,7 @@ class Stop:
 
 
 @dataclass(frozen=True)
-class Load:
+class BenchLoad:
     """What is written. `rate` None: as fast as it is taken."""
 
     size: int
@@ -203,7 +203,7 @@ class Latencies:
             self._every *= 2
 
 
-class Run:
+class BenchRun:
     """One stream that is written. `written` records are acknowledged; `latencies` are those of batches, from their first record on."""
 
     def __init__(self, stream: AsyncStream, stop: Stop) -> None:
@@ -213,7 +213,7 @@ class Run:
         self.repeats = 0
         self.latencies = Latencies()
 
-    async def append(self, load: Load) -> None:
+    async def append(self, load: BenchLoad) -> None:
         """Until the time is over; then until all of it is durable. Raises `ProducerFailed`."""
         from polynya.client import Batching
 
@@ -228,7 +228,7 @@ class Run:
         self.written = producer.applied
         self.repeats = producer.repeats
 
-    async def _fast(self, load: Load, producer: AsyncProducer, group: asyncio.TaskGroup) -> None:
+    async def _fast(self, load: BenchLoad, producer: AsyncProducer, group: asyncio.TaskGroup) -> None:
         end = time.monotonic() + load.seconds
         last: AsyncReceipt | None = None
         number = 0
@@ -243,7 +243,7 @@ class Run:
         await receipt
         self.latencies.add(1000 * (time.monotonic() - since))
 
-    async def _steadily(self, load: Load, rate: float, producer: AsyncProducer) -> None:
+    async def _steadily(self, load: BenchLoad, rate: float, producer: AsyncProducer) -> None:
         """The n-th record is due at n / rate; when sending is late, those that are due meanwhile follow at once."""
         began, began_ns = time.monotonic(), time.time_ns()
         for number in range(max(1, int(load.seconds * rate))):
@@ -254,7 +254,7 @@ class Run:
                 break
             await producer.append(load.record(number, began_ns + int(due * 1e9)))
 
-    async def verify(self, load: Load) -> None:
+    async def verify(self, load: BenchLoad) -> None:
         """Raises `Mismatch` unless the stream holds all that was written, once and in order."""
         from polynya.client import START
 
@@ -275,7 +275,7 @@ class Follower:
         self.seen = 0
         self.latencies = Latencies()
 
-    async def follow(self, load: Load) -> None:
+    async def follow(self, load: BenchLoad) -> None:
         """Until the stream is closed. Raises `Mismatch`."""
         from polynya.client import START
 
@@ -287,7 +287,7 @@ class Follower:
                 self.seen += 1
 
 
-def _check(record: Record, number: int, load: Load) -> int:
+def _check(record: Record, number: int, load: BenchLoad) -> int:
     """The time in the record. Raises `Mismatch` unless it is the one that was written under this number."""
     value = record.value
     if value != load.record(number, value.get("t", 0)):

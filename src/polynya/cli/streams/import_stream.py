@@ -59,9 +59,9 @@ def import_command(
     polynya import http://ursula:4437/shop/orders shop/orders --follow
     polynya import https://old/v1/stream/orders --header "Authorization: Bearer $TOKEN"
     """
-    source = Source(url, dict(map(_header, headers)), retry)
+    source = ImportSource(url, dict(map(_header, headers)), retry)
     name = stream or _name_of(url)
-    copy = Copy(client, source, name)
+    copy = ImportCopy(client, source, name)
     copy.prepare()
     try:
         closed = copy.run(follow=follow)
@@ -82,7 +82,7 @@ def import_command(
         output.notice(f"{name}: {output.size(copy.bytes)} copied, {state}")
 
 
-class Source:
+class ImportSource:
     """The stream to be copied. Reads are repeated, for `patience` seconds, when there is no answer or the server says to come back."""
 
     def __init__(self, url: str, headers: Mapping[str, str], patience: float) -> None:
@@ -120,10 +120,10 @@ class Source:
         self._http.close()
 
 
-class Copy:
+class ImportCopy:
     """`at` is the source's offset of the page that comes next, or is being copied; `_here` what of it is here: records, or bytes."""
 
-    def __init__(self, client: Client, source: Source, name: str) -> None:
+    def __init__(self, client: Client, source: ImportSource, name: str) -> None:
         self._client = client
         self._source = source
         self._name = name

@@ -17,7 +17,7 @@ from polynya.cli.terminal.complete import complete_stream
 from polynya.cli.terminal.values import BEGIN, SECONDS, Begin, consistency_option, offset_of
 
 if TYPE_CHECKING:
-    from polynya.cli.terminal.read_pages import Page
+    from polynya.cli.terminal.read_pages import ReadPage
 
 FORMATS = ("raw", "json", "table")
 _OFFSET = "An offset that a read gave, 'start' or 'now'."
@@ -143,7 +143,7 @@ class _Follow:
     local: bool
 
 
-def _found(client: Client, facts: dict[str, Any], begin: Begin, how: _Follow) -> Iterator[Page]:
+def _found(client: Client, facts: dict[str, Any], begin: Begin, how: _Follow) -> Iterator[ReadPage]:
     """The pages of a tail. By time: first what is there, as only reads find times; then what comes."""
     from polynya.cli.terminal.read_pages import follow, pages
 
@@ -178,7 +178,7 @@ def _where(ask: Callable[[], dict[str, Any]], begin: Begin) -> dict[str, str]:
     return {"offset": format_token(record, 0) if record else "-1"}
 
 
-def _show(page: Page, show: Any, left: int | None) -> int | None:
+def _show(page: ReadPage, show: Any, left: int | None) -> int | None:
     """Print a page, or as much of it as may be printed; what is left of the limit."""
     if left is not None:
         page.cut(left)

@@ -12,7 +12,7 @@ from polynya.cli.terminal import exits
 LIBRARY = "obstore"
 
 
-class Leaving:
+class ProcessExit:
     """Made before a command runs; `code` is what it ended with.
 
     The library's threads let go of Python objects a moment after a call has returned. An interpreter that is being taken apart meanwhile is

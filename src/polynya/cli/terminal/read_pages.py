@@ -12,12 +12,12 @@ from polynya.cli.terminal import exits
 from polynya.client import ClientError, Retry, reading
 from polynya.client.drivers import Feed
 from polynya.client.messages import Talk
-from polynya.client.reading import Place
+from polynya.client.reading import ReadPosition
 
 RETRY_PAUSE_SECONDS = 0.2
 
 
-class Page(msgspec.Struct):
+class ReadPage(msgspec.Struct):
     """One answer to a read, or one event of a tail. JSON streams have `records`, the exact bytes of each; others have `body`."""
 
     offset: str  # after it
@@ -50,18 +50,18 @@ class Page(msgspec.Struct):
             self.up_to_date = self.closed = False
 
 
-def pages(client: Client, stream: str, begin: Mapping[str, str], *, local: bool = False) -> Iterator[Page]:
+def pages(client: Client, stream: str, begin: Mapping[str, str], *, local: bool = False) -> Iterator[ReadPage]:
     """A stream from where the parameters in `begin` say, page by page, up to its end. Raises `exits.Ended`."""
-    place = Place(stream, begin.get("offset", ""), from_time=begin.get("from_time", ""), local=local)
+    place = ReadPosition(stream, begin.get("offset", ""), from_time=begin.get("from_time", ""), local=local)
     yield from _given(client, place, reading.read(place, Retry(seconds=0)))
 
 
-def follow(client: Client, stream: str, content_type: str, offset: str, *, retry_seconds: float, local: bool = False) -> Iterator[Page]:
+def follow(client: Client, stream: str, content_type: str, offset: str, *, retry_seconds: float, local: bool = False) -> Iterator[ReadPage]:
     """Appends to a stream, from `offset` until it is closed, over as many connections as it takes.
 
     Raises `exits.Refused` when the stream is gone, `exits.Unreachable` when no server was found for `retry_seconds`.
     """
-    place = Place(stream, offset, local=local)
+    place = ReadPosition(stream, offset, local=local)
     place.content_type = content_type
     try:
         for page in _given(client, place, reading.follow(place, Retry(seconds=retry_seconds, pause_seconds=RETRY_PAUSE_SECONDS))):
@@ -72,11 +72,11 @@ def follow(client: Client, stream: str, content_type: str, offset: str, *, retry
         raise
 
 
-def _given(client: Client, place: Place, talk: Talk[None]) -> Iterator[Page]:
+def _given(client: Client, place: ReadPosition, talk: Talk[None]) -> Iterator[ReadPage]:
     feed = Feed(client.wire, talk)
     try:
         for page in feed:
-            yield Page(page.offset, page.content_type, page.body, page.up_to_date, page.closed)
+            yield ReadPage(page.offset, page.content_type, page.body, page.up_to_date, page.closed)
     except ClientError as error:
         raise client.ended(error, place.what, stream=place.name) from None
     finally:

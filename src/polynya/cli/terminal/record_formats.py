@@ -14,14 +14,14 @@ import msgspec
 
 from polynya.cli.remote.client import is_json
 from polynya.cli.terminal import output
-from polynya.cli.terminal.read_pages import Page
+from polynya.cli.terminal.read_pages import ReadPage
 
 RAW, JSON, TABLE = FORMATS = ("raw", "json", "table")
 BLOCK_RECORDS = 500  # of which the widths of columns are measured at once
 WIDTH_MIN = 4  # of a column that is cut
 COLUMNS_MAX = 100
 GAP = "  "
-Show = Callable[[Page], None]
+Show = Callable[[ReadPage], None]
 
 
 def shower(form: str, stream: str, content_type: str) -> Show:
@@ -29,16 +29,16 @@ def shower(form: str, stream: str, content_type: str) -> Show:
     if form == TABLE:
         if not is_json(content_type):
             raise click.UsageError(f"--format table shows the records of JSON streams, and {stream} is {content_type}")
-        return Table(_width()).show
+        return RecordTable(_width()).show
     return show_json if form == JSON else show_raw
 
 
-def show_raw(page: Page) -> None:
+def show_raw(page: ReadPage) -> None:
     """Records one a line, with their own bytes; other content as it is."""
     output.data(b"".join(bytes(record).replace(b"\n", b" ").replace(b"\r", b" ") + b"\n" for record in page.records) or page.body)
 
 
-def show_json(page: Page) -> None:
+def show_json(page: ReadPage) -> None:
     """One object for the page."""
     row: dict[str, Any] = {"offset": page.offset}
     if is_json(page.content_type):
@@ -50,7 +50,7 @@ def show_json(page: Page) -> None:
     output.json_line({**row, "up_to_date": page.up_to_date, "closed": page.closed})
 
 
-class Table:
+class RecordTable:
     """Records as lines of a table: the record's number, then a column for each key of the objects seen so far.
 
     The heads are printed when there is a new column. `width` is that of the terminal: wider tables are cut, cell by cell, and columns
@@ -63,7 +63,7 @@ class Table:
         self._headed = 0  # columns under the last heads
         self._left_out: set[str] = set()
 
-    def show(self, page: Page) -> None:
+    def show(self, page: ReadPage) -> None:
         for at in range(0, len(page.records), BLOCK_RECORDS):
             self._block(page.first_record + at, [_cells(raw) for raw in page.records[at : at + BLOCK_RECORDS]])
 

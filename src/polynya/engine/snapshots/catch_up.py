@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from polynya.base.errors import CorruptData, PolynyaError, Unavailable
-from polynya.engine.replicated import ReplicatedCore
+from polynya.engine.replicated import ReplicatedEngine
 from polynya.engine.snapshots.chain import identity_of
-from polynya.engine.snapshots.receive import Arriving
+from polynya.engine.snapshots.receive import SnapshotReceiver
 from polynya.engine.snapshots.snapshotter import Snapshotter, portions
 from polynya.engine.snapshots.transfer import pack_transfer, unpack_transfer
-from polynya.raft import ChunkWanted, Effects, Entry, Load, Snapshot
+from polynya.raft import ChunkWanted, Effects, Entry, EntryLoad, Snapshot
 from polynya.replica import Group
 from polynya.replica.member import Member
 from polynya.stream.machine import Machine
@@ -42,17 +42,17 @@ class _Packed(msgspec.Struct):
     reads: bool = False
 
 
-class Exchange:
+class CatchUp:
     """One per core. `installed` is told of a machine that takes the place of a group's."""
 
     def __init__(
-        self, core: ReplicatedCore, store: SnapshotStore, snapshotter: Snapshotter, installed: Callable[[int, Machine], None]
+        self, core: ReplicatedEngine, store: SnapshotStore, snapshotter: Snapshotter, installed: Callable[[int, Machine], None]
     ) -> None:
         self._core, self._store, self._snapshotter = core, store, snapshotter
         self._installed = installed
         self._packed: dict[_Key, _Packed] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self.arriving = Arriving(core, store, self._spawn)
+        self.arriving = SnapshotReceiver(core, store, self._spawn)
 
     def carry_out(self, member: Member, effects: Effects) -> None:
         """What a turn has left to do for snapshots and old entries."""
@@ -189,7 +189,7 @@ class Exchange:
         if packed.file is not None:
             packed.file.close()
 
-    async def _load(self, member: Member, load: Load) -> None:
+    async def _load(self, member: Member, load: EntryLoad) -> None:
         places: list[int] = []
         for index in range(load.begin, min(load.end, load.begin + LOADED_MAX)):
             place = member.place_of(index)
@@ -209,7 +209,7 @@ class Exchange:
         member.raft.loaded(load.begin, entries, self._core.now_ms())
         self._core.kick()
 
-    def _entries(self, places: list[int], load: Load) -> list[Entry]:
+    def _entries(self, places: list[int], load: EntryLoad) -> list[Entry]:
         entries: list[Entry] = []
         size = 0
         for index, place in enumerate(places, load.begin):

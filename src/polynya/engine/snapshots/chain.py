@@ -10,7 +10,7 @@ import msgspec
 from google_crc32c import value as crc32c
 
 from polynya.stream.machine import Machine
-from polynya.wal.snapshots import Link
+from polynya.wal.snapshots import SnapshotLink
 
 COUNT_BYTES = 4
 LINK_BYTES = 24
@@ -19,10 +19,10 @@ _LINK = Struct("<IIQQ")  # CRC of the body, 1 if it is a delta, its length, inde
 _HOT_BYTES = 12  # before each payload in a transfer: place, length
 
 
-class Chain(msgspec.Struct):
+class SnapshotChain(msgspec.Struct):
     """Of one group. What follows from the links and the machine at their time."""
 
-    links: tuple[Link, ...]
+    links: tuple[SnapshotLink, ...]
     needed: int | None  # the lowest place in the journal that the chain names; None: none
     hot_bytes: int  # that travel beside it
 
@@ -40,19 +40,19 @@ class Chain(msgspec.Struct):
         return len(transfer_head(self.links)) + self.bytes + self.hot_bytes, identity_of(self.links)
 
 
-def transfer_head(links: Sequence[Link]) -> bytes:
+def transfer_head(links: Sequence[SnapshotLink]) -> bytes:
     """What a transfer begins with: its CRC is its identity, and it has those of the bodies."""
     return _COUNT.pack(len(links)) + b"".join([_LINK.pack(link.crc, link.delta, link.length, link.base) for link in links])
 
 
-def identity_of(links: Sequence[Link]) -> int:
+def identity_of(links: Sequence[SnapshotLink]) -> int:
     """Of a transfer of these."""
     return int(crc32c(transfer_head(links)))
 
 
-def links_of(count: bytes, links: bytes) -> list[Link]:
+def links_of(count: bytes, links: bytes) -> list[SnapshotLink]:
     """Those of a head. Raises struct.error."""
-    found = [Link(0, 0, 0, length, crc, bool(delta), base) for crc, delta, length, base in _LINK.iter_unpack(links)]
+    found = [SnapshotLink(0, 0, 0, length, crc, bool(delta), base) for crc, delta, length, base in _LINK.iter_unpack(links)]
     if _COUNT.unpack(count) != (len(found),):
         raise struct.error("another number of links than it says")
     return found

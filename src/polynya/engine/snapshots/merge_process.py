@@ -16,7 +16,7 @@ import msgspec
 
 from polynya.files import keep_private
 from polynya.stream.snapshots import deltas
-from polynya.wal.snapshots import Link, Snapshot, SnapshotStore
+from polynya.wal.snapshots import SnapshotFile, SnapshotLink, SnapshotStore
 
 MODULE = "polynya.engine.snapshots.merge_process"
 NICENESS = 10
@@ -24,12 +24,12 @@ KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD")  # of the environ
 Job = tuple[int, int]  # group, how many of the last parts of its chain
 
 
-def merge(parts: Sequence[Snapshot]) -> bytes:
+def merge(parts: Sequence[SnapshotFile]) -> bytes:
     """One body for all of them."""
-    return deltas.merge([deltas.Part(part.body, part.delta, not part.base) for part in parts])
+    return deltas.merge([deltas.SnapshotPart(part.body, part.delta, not part.base) for part in parts])
 
 
-def due(links: Sequence[Link]) -> int:
+def due(links: Sequence[SnapshotLink]) -> int:
     """How many of the last parts are to become one, so that each part is larger than all that build on it: the chain has a length of the
     logarithm of its size, and each byte is written again as often as that. 0: none."""
     total, parts = links[-1].length, 0
@@ -79,7 +79,7 @@ def main() -> int:
     store = SnapshotStore(Path(sys.argv[1]), tidy=False)
     for group, count in msgspec.json.decode(sys.stdin.buffer.read(), type=list[Job]):
 
-        def merge_for_parent(parts: Sequence[Snapshot]) -> bytes:
+        def merge_for_parent(parts: Sequence[SnapshotFile]) -> bytes:
             body = merge(parts)
             if os.getppid() != parent:
                 raise SystemExit("who asked for this is gone")

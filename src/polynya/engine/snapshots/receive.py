@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from polynya.base.errors import PolynyaError
-from polynya.engine.replicated import ReplicatedCore
+from polynya.engine.replicated import ReplicatedEngine
 from polynya.raft import ChunkArrived, Snapshot, SnapshotChunk
 from polynya.replica.member import Member
 from polynya.wal import SnapshotStore
@@ -39,10 +39,10 @@ class _Arrival(msgspec.Struct):
         return self.at <= since and self.idle.is_set() and self.member.raft.installing is None
 
 
-class Arriving:
+class SnapshotReceiver:
     """Chunks go to the agreement of their group one at a time: the next one when the one before is in the file."""
 
-    def __init__(self, core: ReplicatedCore, store: SnapshotStore, spawn: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+    def __init__(self, core: ReplicatedEngine, store: SnapshotStore, spawn: Callable[[Coroutine[Any, Any, None]], None]) -> None:
         self._core, self._store, self._spawn = core, store, spawn
         self._arrivals: dict[int, _Arrival] = {}
         core.on_chunk = self.hear

@@ -9,18 +9,18 @@ from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
 from functools import partial
 
 from polynya.base.errors import CorruptData
-from polynya.engine.replicated import ReplicatedCore
-from polynya.engine.snapshots.chain import Chain, hot_bytes_of
+from polynya.engine.replicated import ReplicatedEngine
+from polynya.engine.snapshots.chain import SnapshotChain, hot_bytes_of
 from polynya.engine.snapshots.encode import encode_delta, lowest_place
 from polynya.engine.snapshots.merge_process import Job, due, fold_beside
 from polynya.engine.snapshots.transfer import payload_at
-from polynya.engine.standalone import Core
+from polynya.engine.standalone import StandaloneEngine
 from polynya.replica import Group
 from polynya.stream.machine import Machine
 from polynya.stream.state.model import HotBatch
 from polynya.wal import Journal
 from polynya.wal.errors import DiskFull
-from polynya.wal.snapshots import Link, SnapshotStore
+from polynya.wal.snapshots import SnapshotLink, SnapshotStore
 from polynya.wire.pack import is_intact
 
 PACE_SECONDS = 0.02  # between two groups
@@ -42,11 +42,11 @@ class Snapshotter:
 
     def __init__(
         self,
-        core: Core | ReplicatedCore,
+        core: StandaloneEngine | ReplicatedEngine,
         store: SnapshotStore,
         *,
         every_bytes: int,
-        chains: dict[int, Chain] | None = None,
+        chains: dict[int, SnapshotChain] | None = None,
     ) -> None:
         """`chains`: what is on the disk; it is kept up to date here."""
         self.count = 0
@@ -56,7 +56,7 @@ class Snapshotter:
         self.lock = asyncio.Lock()  # held for a round
         self.encoding = asyncio.Lock()  # held by whoever takes a machine's changes, until they are encoded
         self._core = core
-        self._replicated = core if isinstance(core, ReplicatedCore) else None
+        self._replicated = core if isinstance(core, ReplicatedEngine) else None
         self._store = store
         self.faulted: Container[int] = ()  # streams whose batches stay where they are in the journal
         self.fold: Callable[[SnapshotStore, Sequence[Job]], Awaitable[None]] = fold_beside
@@ -126,7 +126,7 @@ class Snapshotter:
             if group is not None and number in self._chains and not await self._is_damaged(number):
                 await self._copy_damaged(group)
 
-    async def write_installed(self, group: Group) -> Chain:
+    async def write_installed(self, group: Group) -> SnapshotChain:
         """A snapshot of a machine that is to take the place of the group's: `group` is not the one that is at work. With the lock held."""
         return await self._write(group, whole=True, unapplied=self._core.journal.settled)
 
@@ -152,7 +152,7 @@ class Snapshotter:
         return min(floors, default=self._core.journal.position)
 
     async def _one(self, number: int, group: Group) -> None:
-        floor = self._core.applied_place if isinstance(self._core, Core) else 0
+        floor = self._core.applied_place if isinstance(self._core, StandaloneEngine) else 0
         chain = self._chains.get(number)
         if chain is None or chain.index != group.applied_index or group.machine.changes:
             # On nothing: what has no other index than the one before it, and what is most of the state.
@@ -169,13 +169,13 @@ class Snapshotter:
 
     def _unapplied_floor(self, number: int) -> int:
         """What is applied to the group from now on lies behind it."""
-        return self._core.applied_place if isinstance(self._core, Core) else self._core.floor_of(number, unapplied=True)
+        return self._core.applied_place if isinstance(self._core, StandaloneEngine) else self._core.floor_of(number, unapplied=True)
 
-    async def _write(self, group: Group, *, whole: bool, unapplied: int) -> Chain:
+    async def _write(self, group: Group, *, whole: bool, unapplied: int) -> SnapshotChain:
         """Of the machine's hot batches no place is missed: those that the snapshot names were there before, or lie behind `unapplied`."""
         chain, number, machine, store = self._chains.get(group.number), group.number, group.machine, self._store
-        before: tuple[Link, ...] = ()
-        write: Callable[[], Link]
+        before: tuple[SnapshotLink, ...] = ()
+        write: Callable[[], SnapshotLink]
         async with self.encoding:
             if machine.count <= self._small_streams and (chain is None or chain.bytes <= SMALL_BYTES):
                 lowest = machine.needed_places()
@@ -195,7 +195,7 @@ class Snapshotter:
             raise
         self.count += 1
         self.bytes += link.length
-        chain = self._chains[number] = Chain((*before, link), needed, hot_bytes)
+        chain = self._chains[number] = SnapshotChain((*before, link), needed, hot_bytes)
         return chain
 
     async def _merge(self) -> None:

@@ -20,14 +20,14 @@ from polynya.stream.snapshots import deltas
 from polynya.stream.snapshots.encode import decode_image
 from polynya.wal import Journal
 from polynya.wal.scratch import Scratch
-from polynya.wal.snapshots import Link, SnapshotStore
+from polynya.wal.snapshots import SnapshotLink, SnapshotStore
 
 PIECE_BYTES = 1 << 20
 _BODY = Struct("<Q")  # length
 _HOT = Struct("<QI")  # place in the sender's journal, length
 
 
-def pack_transfer(links: Sequence[Link], store: SnapshotStore, journal: Journal, into: Scratch) -> None:
+def pack_transfer(links: Sequence[SnapshotLink], store: SnapshotStore, journal: Journal, into: Scratch) -> None:
     """Raises CorruptData or OSError when the snapshot, or a payload, is there no more, DiskFull. For a thread."""
     into.append(transfer_head(links))
     for link in links:
@@ -103,13 +103,13 @@ class _Payloads:
         return payload
 
 
-def _merged(data: Scratch, at: int, links: Sequence[Link]) -> bytes:
+def _merged(data: Scratch, at: int, links: Sequence[SnapshotLink]) -> bytes:
     parts = []
     for link in links:
         body = data.read(at, link.length)
         if crc32c(body) != link.crc:
             raise CorruptData("a part of a snapshot on its way between nodes has another checksum than it should")
-        parts.append(deltas.Part(body, link.delta, link.root))
+        parts.append(deltas.SnapshotPart(body, link.delta, link.root))
         at += link.length
     return deltas.merge(parts)
 

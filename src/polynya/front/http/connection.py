@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from polynya.base.limits import APPEND_BYTES_MAX, HEADER_BLOCK_BYTES_MAX, PIPELINED_REQUESTS_MAX
-from polynya.front.http.protocol.append_template import Repeat, learn
+from polynya.front.http.protocol.append_template import RequestTemplate, learn
 from polynya.front.http.protocol.errors import ERRORS, Failure, error_body
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.responses import CLOSE, COMMON, STATUS_LINES
@@ -61,8 +61,10 @@ class Connection(asyncio.Protocol):
         self._buffer = b""
         self._next = 0  # number of the next request
         self._sent = 0  # number of the next answer to leave
-        self._repeat: Repeat | None = None  # the shape of this connection's appends, once it has sent two
-        self._repeated: Repeat | None = None  # that of the append in flight, if it has one: another request may have taught a new one
+        self._repeat: RequestTemplate | None = None  # the shape of this connection's appends, once it has sent two
+        self._repeated: RequestTemplate | None = (
+            None  # that of the append in flight, if it has one: another request may have taught a new one
+        )
         self._appends = 0
         self._ready: dict[int, tuple[bytes, bool]] = {}
         self._appends_alone = True  # all requests in flight are POSTs

@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from polynya.base.log_throttle import Complaints
+from polynya.base.log_throttle import LogThrottle
 from polynya.front.common.response_memory import ResponseMemory
 from polynya.front.common.tls_handshakes import BACKLOG, Handshakes
-from polynya.front.http.auth.authorization import Entrance
+from polynya.front.http.auth.authorization import Authorizer
 from polynya.front.http.connection import Connection
 from polynya.front.http.protocol.cors import Cors
 from polynya.front.http.protocol.counters import HttpCounters
@@ -28,7 +28,7 @@ from polynya.front.http.protocol.hosts import Hosts
 from polynya.front.http.protocol.responses import PREFLIGHT
 from polynya.front.http.protocol.router import Router
 from polynya.front.http.protocol.settings import HANDSHAKES_MAX, HttpSettings
-from polynya.front.http.protocol.tail_confirmation import Assurance
+from polynya.front.http.protocol.tail_confirmation import TailConfirmation
 from polynya.front.http.routes.table import dispatch
 from polynya.service.api import Service
 from polynya.wire.http1 import HeadParser
@@ -40,7 +40,7 @@ log = logging.getLogger("polynya.http")
 class Protection(msgspec.Struct, frozen=True, kw_only=True):
     """What stands before a front: who may enter (None: everybody), under which hosts, from pages of which origins, and whether it speaks TLS."""
 
-    entrance: Entrance | None = None
+    entrance: Authorizer | None = None
     hosts: Hosts = Hosts()
     cors: Cors = Cors()
     tls: ssl.SSLContext | None = None
@@ -81,8 +81,8 @@ class HttpFront:
         self.live: dict[Any, None] = {}  # SSE subscribers …
         self.metered: dict[Any, None] = {}  # … and those of them whose callers have a limit of bytes
         self.waiters: set[Any] = set()  # long-polls
-        self._complaints = Complaints()
-        self.assurance = Assurance(service.facts, self.spawn)
+        self._complaints = LogThrottle()
+        self.assurance = TailConfirmation(service.facts, self.spawn)
         self._lingering: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server | Handshakes] = []

@@ -27,7 +27,7 @@ PROTOCOL = 2  # between nodes, from which on PROPOSE_ALL is known
 Answer = Callable[[bytes | BaseException], None]
 
 
-class Way(Protocol):
+class BundleRpc(Protocol):
     """See `polynya.transport`."""
 
     def call_nowait(self, core: int, kind: int, body: bytes, done: Answer) -> None: ...
@@ -49,7 +49,7 @@ _raws: msgspec.msgpack.Decoder[list[msgspec.Raw]] = msgspec.msgpack.Decoder(list
 _encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
 
 
-class Bundle:
+class AppendBundle:
     """Appends for one group, in the order of their proposals, and for whom the answers are."""
 
     __slots__ = ("bodies", "commands", "deadline", "dones", "group", "number", "size", "target", "tried")
@@ -66,7 +66,7 @@ class Bundle:
         self.tried: dict[int, Any] = {}
 
 
-Landed = Callable[[Bundle, list[Reply | BaseException]], None]
+Landed = Callable[[AppendBundle, list[Reply | BaseException]], None]
 
 
 class Bundles:
@@ -75,8 +75,8 @@ class Bundles:
 
     Invariant: what is in `open` goes on to grow in this pass of the loop."""
 
-    def __init__(self, way: Way, landed: Landed | None = None) -> None:
-        self.open: dict[int, Bundle] = {}  # by group
+    def __init__(self, way: BundleRpc, landed: Landed | None = None) -> None:
+        self.open: dict[int, AppendBundle] = {}  # by group
         self._way = way
         self._landed = landed or _hand_out
         self._loop = asyncio.get_running_loop()
@@ -91,7 +91,7 @@ class Bundles:
             self._leave(bundle)
         relay.ask(self._way, target, group, messages.PROPOSE, group.to_bytes(2, "little") + body, partial(_one_came, done))
 
-    def bundle(self, target: int, group: int, *, grows: bool = True) -> Bundle:
+    def bundle(self, target: int, group: int, *, grows: bool = True) -> AppendBundle:
         """What an append to this core may be added to; if it does not grow, it leaves with the first."""
         bundle = self.open.get(group)
         if bundle is not None and bundle.target == target and grows:
@@ -99,14 +99,14 @@ class Bundles:
         if bundle is not None:
             del self.open[group]
             self._leave(bundle)
-        bundle = Bundle(target, group)
+        bundle = AppendBundle(target, group)
         if grows and (target >= relay.THROUGH or self._way.protocol(target) >= PROTOCOL):
             if not self.open:
                 self._loop.call_soon(self._leave_all)
             self.open[group] = bundle
         return bundle
 
-    def add(self, bundle: Bundle, command: Append, body: bytes, done: Done) -> None:
+    def add(self, bundle: AppendBundle, command: Append, body: bytes, done: Done) -> None:
         bundle.commands.append(command)
         bundle.bodies.append(body)
         bundle.dones.append(done)
@@ -121,7 +121,7 @@ class Bundles:
         for bundle in bundles:
             self._leave(bundle)
 
-    def _leave(self, bundle: Bundle) -> None:
+    def _leave(self, bundle: AppendBundle) -> None:
         group, bodies, come = bundle.group.to_bytes(2, "little"), bundle.bodies, partial(self._came, bundle)
         if len(bodies) == 1:
             relay.ask(self._way, bundle.target, bundle.group, messages.PROPOSE, group + bodies[0], come)
@@ -129,7 +129,7 @@ class Bundles:
             body = b"".join((group, array_head(len(bodies)), *bodies))
             relay.ask(self._way, bundle.target, bundle.group, messages.PROPOSE_ALL, body, come)
 
-    def _came(self, bundle: Bundle, body: bytes | BaseException) -> None:
+    def _came(self, bundle: AppendBundle, body: bytes | BaseException) -> None:
         count = len(bundle.dones)
         if isinstance(body, BaseException):
             self._landed(bundle, [body] * count)
@@ -139,7 +139,7 @@ class Bundles:
             self._landed(bundle, _outcomes(body, count))
 
 
-def _hand_out(bundle: Bundle, outcomes: list[Reply | BaseException]) -> None:
+def _hand_out(bundle: AppendBundle, outcomes: list[Reply | BaseException]) -> None:
     for done, outcome in zip(bundle.dones, outcomes, strict=True):
         done(outcome)
 

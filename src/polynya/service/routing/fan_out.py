@@ -14,7 +14,7 @@ HERE = -1
 Answer = TypeVar("Answer")
 
 
-class Places:
+class ReplicaFanOut:
     """Of one core. A question changes nothing, so that one which is not answered in one place is asked in the next."""
 
     def __init__(self, local: LocalGroups, core: int, cores: int) -> None:

@@ -14,13 +14,13 @@ from typing import Protocol
 
 import msgspec
 
-from polynya.base.errors import NotLeader, Senseless, Unavailable
+from polynya.base.errors import InvalidMessage, NotLeader, Unavailable
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
-from polynya.engine.append_origins import Demand
+from polynya.engine.append_origins import AppendOrigins
 from polynya.replica.log import encode_command
 from polynya.service.routing import messages, relay
-from polynya.service.routing.bundles import Bundle, Bundles
-from polynya.service.routing.group_locations import Whereabouts
+from polynya.service.routing.bundles import AppendBundle, Bundles
+from polynya.service.routing.group_locations import GroupLocations
 from polynya.service.routing.relay import THROUGH
 from polynya.stream.commands import Append, Command
 from polynya.stream.replies import Done, Reply
@@ -34,7 +34,7 @@ TELL_SECONDS = 1.0  # the other cores are told again who leads so often: a messa
 _LEADERS: msgspec.msgpack.Decoder[dict[int, int]] = msgspec.msgpack.Decoder(dict[int, int])
 
 
-class Leading(Protocol):
+class LocalReplicas(Protocol):
     """What the replicas of this core offer."""
 
     @property
@@ -51,7 +51,7 @@ class Leading(Protocol):
         ...
 
 
-class Way(Protocol):
+class ForwardingRpc(Protocol):
     """Messages to other cores, of this node by their number, of others by address; see `polynya.transport`."""
 
     @property
@@ -66,7 +66,7 @@ class Way(Protocol):
     def protocol(self, core: int) -> int: ...
 
 
-class Place(msgspec.Struct, frozen=True):
+class CoreAddress(msgspec.Struct, frozen=True):
     """Where this is: core `core` of `cores`, of node `node`."""
 
     node: int
@@ -94,18 +94,18 @@ class Forwarding:
 
     def __init__(
         self,
-        place: Place,
-        leading: Leading,
-        way: Way,
+        place: CoreAddress,
+        leading: LocalReplicas,
+        way: ForwardingRpc,
         here: Callable[[int, Command, Done], None],
         *,
         stamped: Callable[[Command], Command],
         address: Callable[[int, int], int],
-        whereabouts: Whereabouts,
+        whereabouts: GroupLocations,
     ) -> None:
         self.place = place
         self.whereabouts = whereabouts
-        self.demand = Demand(place.node, place.groups)
+        self.demand = AppendOrigins(place.node, place.groups)
         self.leader_here = leading.leader_of
         self.forwarded = self.retried = self.refused = 0
         self._way = way
@@ -338,7 +338,7 @@ class Forwarding:
             self._flying[group] -= 1
             raise
 
-    def _join(self, attempt: _Attempt, command: Append, bundle: Bundle) -> None:
+    def _join(self, attempt: _Attempt, command: Append, bundle: AppendBundle) -> None:
         """An append goes with those of its group. A bundle flies as one attempt."""
         if not bundle.dones:
             group = attempt.group
@@ -348,7 +348,7 @@ class Forwarding:
         bundle.tried[len(bundle.dones)] = attempt
         self._bundles.add(bundle, command, attempt.body, attempt.done)
 
-    def _landed(self, bundle: Bundle, outcomes: list[Reply | BaseException]) -> None:
+    def _landed(self, bundle: AppendBundle, outcomes: list[Reply | BaseException]) -> None:
         group, target = bundle.group, bundle.target
         self._flying[group] -= 1
         refused: list[tuple[int, NotLeader]] = []
@@ -456,7 +456,7 @@ class Forwarding:
     def _hear(self, body: bytes, reply: Callable[[bytes | BaseException], None], core: int) -> None:
         told = _LEADERS.decode(body)
         if core >= self.place.cores or not told.keys() <= self._leaders.keys():
-            raise Senseless("only the cores of a node tell each other who leads, and groups that there are")
+            raise InvalidMessage("only the cores of a node tell each other who leads, and groups that there are")
         for group, leader in told.items():
             if leader != self._leaders[group]:
                 self._leaders[group] = leader

@@ -30,7 +30,7 @@ class Node(Protocol):
         ...
 
 
-class Map(Protocol):
+class GroupMap(Protocol):
     """What the meta group says; a new one for each change, with a larger epoch."""
 
     @property
@@ -92,10 +92,10 @@ class BirthMap(msgspec.Struct, frozen=True):
         return nodes[group % len(nodes)] if nodes else 0
 
 
-class Whereabouts:
+class GroupLocations:
     """Of one core of the node `node`. `is_there` says whether a node is heard; what is answered is at most a guess about the others."""
 
-    def __init__(self, node: int, known: Map, is_there: Callable[[int], bool]) -> None:
+    def __init__(self, node: int, known: GroupMap, is_there: Callable[[int], bool]) -> None:
         self.node, self.map = node, known
         self.is_there = is_there
 

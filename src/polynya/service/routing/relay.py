@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 from typing import Protocol
 
-from polynya.base.errors import NotLeader, Senseless
+from polynya.base.errors import InvalidMessage, NotLeader
 from polynya.service.routing import messages
 from polynya.transport.handshake import node_of
 
@@ -16,13 +16,13 @@ Answer = Callable[[bytes | BaseException], None]
 _HEAD = struct.Struct("<HH")  # kind, group
 
 
-class Way(Protocol):
+class Rpc(Protocol):
     """See `polynya.transport`."""
 
     def call_nowait(self, core: int, kind: int, body: bytes, done: Answer) -> None: ...
 
 
-def ask(way: Way, place: int, group: int, kind: int, body: bytes, done: Answer) -> None:
+def ask(way: Rpc, place: int, group: int, kind: int, body: bytes, done: Answer) -> None:
     """A core, or who leads the group through it."""
     if place < THROUGH:
         way.call_nowait(place, kind, body, done)
@@ -30,13 +30,13 @@ def ask(way: Way, place: int, group: int, kind: int, body: bytes, done: Answer) 
         way.call_nowait(place - THROUGH, messages.PASS_ON, _HEAD.pack(kind, group) + body, done)
 
 
-def handler_of(way: Way, leader_at: Callable[[int], int], leader_of: Callable[[int], int]) -> Callable[[bytes, Answer, int], None]:
+def handler_of(way: Rpc, leader_at: Callable[[int], int], leader_of: Callable[[int], int]) -> Callable[[bytes, Answer, int], None]:
     """Answers PASS_ON as who leads does: `leader_at` is the core of another node that is known to lead a group and is there, -1 where there is
     none. What was passed on is not passed on again. Else NotLeader, with the node that leads as far as is known (`leader_of`)."""
 
     def handle(body: bytes, reply: Answer, sender: int) -> None:
         if len(body) < _HEAD.size:
-            raise Senseless("what is to be passed on does not say whereto")
+            raise InvalidMessage("what is to be passed on does not say whereto")
         kind, group = _HEAD.unpack_from(body)
         place = leader_at(group)
         if place < 0 or node_of(place) == node_of(sender) or kind == messages.PASS_ON:

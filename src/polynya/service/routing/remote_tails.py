@@ -18,11 +18,11 @@ from polynya.service.streams.local import LocalGroups
 _EVENT: msgspec.msgpack.Decoder[LiveEvent] = msgspec.msgpack.Decoder(LiveEvent)
 
 
-class Subscription(Protocol):
+class RemoteTail(Protocol):
     def cancel(self) -> None: ...
 
 
-class Push(Protocol):
+class TailPush(Protocol):
     on_cancel: Callable[[], object]
 
     def item(self, body: bytes) -> None: ...
@@ -30,10 +30,10 @@ class Push(Protocol):
 
 
 class TailTransport(Protocol):
-    def on_stream(self, kind: int, handler: Callable[[bytes, Push, int], None]) -> None: ...
+    def on_stream(self, kind: int, handler: Callable[[bytes, TailPush, int], None]) -> None: ...
     def subscribe(
         self, core: int, kind: int, body: bytes, on_item: Callable[[bytes], None], on_end: Callable[[BaseException | None], None]
-    ) -> Subscription: ...
+    ) -> RemoteTail: ...
 
 
 class _Tail:
@@ -43,7 +43,7 @@ class _Tail:
 
     def __init__(self) -> None:
         self.facts: Facts | None = None
-        self.subscription: Subscription | None = None
+        self.subscription: RemoteTail | None = None
         self.waiting: list[tuple[asyncio.Future[Facts | Refusal], Sink]] = []
 
 
@@ -143,7 +143,7 @@ class _PushSink:
 
     __slots__ = ("_push",)
 
-    def __init__(self, push: Push) -> None:
+    def __init__(self, push: TailPush) -> None:
         self._push = push
 
     def live(self, event: LiveEvent) -> None:
@@ -157,7 +157,7 @@ def serve_tails(transport: TailTransport, local: LocalGroups) -> None:
 
     waiting: set[asyncio.Task[None]] = set()
 
-    def attach(question: messages.Attach, push: Push) -> None:
+    def attach(question: messages.Attach, push: TailPush) -> None:
         sink = _PushSink(push)
         found = local.attach(question.group, question.name, sink, local=question.local)
         if isinstance(found, Facts):
@@ -167,7 +167,7 @@ def serve_tails(transport: TailTransport, local: LocalGroups) -> None:
         if isinstance(found, Refusal):
             push.end()
 
-    async def attach_later(question: messages.Attach, push: Push) -> None:
+    async def attach_later(question: messages.Attach, push: TailPush) -> None:
         task = asyncio.current_task()
         assert task is not None
         push.on_cancel = task.cancel
@@ -177,7 +177,7 @@ def serve_tails(transport: TailTransport, local: LocalGroups) -> None:
         except Exception as fault:  # the asking core raises it as what it is
             push.end(fault)
 
-    def subscribed(body: bytes, push: Push, peer: int) -> None:
+    def subscribed(body: bytes, push: TailPush, peer: int) -> None:
         question = msgspec.msgpack.decode(body, type=messages.Attach)
         if local.fit(question.group) if question.local else local.readable(question.group):
             attach(question, push)

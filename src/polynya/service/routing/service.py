@@ -17,7 +17,7 @@ from polynya.replica.log import decode_command, encode_command
 from polynya.service.api import Facts, Page, ReadQuery, Refusal, Sink, Span, Trimmed, TrimQuery
 from polynya.service.routing import messages, relay
 from polynya.service.routing.bundles import Bundles, handler_of
-from polynya.service.routing.fan_out import Places
+from polynya.service.routing.fan_out import ReplicaFanOut
 from polynya.service.routing.forwarding import LOOK_SECONDS, PATIENCE_SECONDS, Forwarding
 from polynya.service.routing.remote_tails import RemoteTails, TailTransport, serve_tails
 from polynya.service.streams.forks import create_fork
@@ -60,7 +60,7 @@ class NodeService:
         self._forwarding: Forwarding | None = None
         self._bundles: Bundles | None = None
         self._machines = local.machines  # of the groups that are here
-        self._places = Places(local, core, cores)
+        self._places = ReplicaFanOut(local, core, cores)
         local.parents = self
         if transport is not None:
             self._register(transport)

@@ -20,11 +20,11 @@ from polynya.service.streams.dependencies import Agreement, ColdReader, ParentRe
 from polynya.service.streams.feeds import Feeds
 from polynya.service.streams.lifetimes import Lifetimes, found_in_grace
 from polynya.service.streams.name_index import SortedNames
-from polynya.service.streams.rehydration import Recalls
+from polynya.service.streams.rehydration import Rehydration
 from polynya.service.streams.retention import TrimCounters
 from polynya.stream.commands import Append, Command, ConfirmPin, Create, Delete, Evict, Expire, PinSource, Return, Touch, Trim, Unpin
 from polynya.stream.machine import Machine
-from polynya.stream.read_plan import ColdPiece, HotPiece, Inherited, ReadPlan, Refused, cut
+from polynya.stream.read_plan import ColdPiece, HotPiece, Inherited, ReadPlan, ReadRefused, cut
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.rules.eviction import ghost_of, where_of
 from polynya.stream.rules.producers import judge_producer
@@ -61,7 +61,7 @@ class LocalGroups:
         self._group_hot_bytes_max = hot_bytes_max
         self._history = history
         self._groups = groups
-        self.recalls = Recalls(machines, proposer.propose, self._propose_again, now_ms)
+        self.recalls = Rehydration(machines, proposer.propose, self._propose_again, now_ms)
         self.faulted = FaultedStreams(machines)
         self.faulted.changed = self.turned
         self._names = SortedNames(name for machine in machines.values() for name in _live_names(machine))
@@ -456,7 +456,7 @@ class LocalGroups:
         if stream is None:
             raise Unavailable(f"the source of this fork (incarnation {uid}) is not here any more")
         plan = machine.plan_read(stream, *at, bytes_max=bytes_max, whole_records=whole, until=until)
-        if isinstance(plan, Refused):  # the fork has been trimmed, or has ended, since its page was planned
+        if isinstance(plan, ReadRefused):  # the fork has been trimmed, or has ended, since its page was planned
             raise PackGone(f"the source of this fork has nothing at record {at[0]} any more; retry")
         return await self._materialise(self.faulted.readable(uid, plan), limits, local=local)
 
@@ -507,7 +507,7 @@ class LocalGroups:
         plan = self.machines[group].plan_read(
             stream, query.record, query.byte, bytes_max=min(query.bytes_max, PAGE_BYTES_MAX), whole_records=query.whole_records
         )
-        if isinstance(plan, Refused):
+        if isinstance(plan, ReadRefused):
             if plan.code == Code.OFFSET_BEYOND_TAIL and query.beyond_tail_waits:
                 tail = (stream.next_record, stream.next_byte)
                 return stream, ReadPlan([], *tail, *tail, True)

@@ -15,7 +15,7 @@ PIN_PATIENCE_MS = 60_000  # an unconfirmed pin older than this lost its coordina
 PIN_PATIENCE_AFTER_START_MS = 10_000  # … unless that was in an earlier life of this process: then it is most likely gone
 
 
-class Settler:
+class OutboxSender:
     """Call `pump` after turns and `sweep` every few seconds, one sweep at a time."""
 
     def __init__(self, service: NodeService) -> None:

@@ -35,7 +35,7 @@ WAITING_COST = 512  # bytes that a waiting command is taken for beside its paylo
 LOADS_AT_ONCE = 16
 
 
-class RecallCounters(msgspec.Struct):
+class RehydrationCounters(msgspec.Struct):
     """What metrics show; only growing."""
 
     returned: int = 0  # streams, by whichever node's request
@@ -54,11 +54,11 @@ class _Queue:
         self.size = 0
 
 
-class Recalls:
+class Rehydration:
     """Of one core. `propose` is the log's door; `again` takes a command that has waited, as if it came now."""
 
     def __init__(self, machines: dict[int, Machine], propose: Propose, again: Propose, now_ms: Callable[[], int]) -> None:
-        self.counters = RecallCounters()
+        self.counters = RehydrationCounters()
         self.states: StateReader | None = None
         self.recent: dict[int, int] = {}  # uid -> log time at which it came back; the evictor forgets them
         self.racing: dict[str, int] = {}  # names of streams -> evictions on their way to the log

@@ -22,7 +22,7 @@ from polynya.service.routing.service import NodeService
 from polynya.stream.commands import Retention, Trim
 from polynya.stream.machine import Machine
 from polynya.stream.rules.eviction import ghosts
-from polynya.stream.rules.retention import Cut, cut_of, is_due, retention_of, slack_ms
+from polynya.stream.rules.retention import RetentionCut, cut_of, is_due, retention_of, slack_ms
 from polynya.stream.state.model import Stream
 
 log = logging.getLogger("polynya.service")
@@ -36,18 +36,18 @@ IN_VAIN_MS = 60_000  # so long a slice is not read again that had no record to t
 BUCKETS_EVERY = 5  # passes: the buckets' retention is asked for again
 
 
-class RetainCounters(msgspec.Struct):
+class RetentionJobCounters(msgspec.Struct):
     """What metrics show."""
 
     failures: int = 0
     round_seconds: float = 0.0  # that the last look at all streams took, pauses included
 
 
-class Retainer:
+class RetentionJob:
     """One per core. Call `run_once` about every second, one at a time."""
 
     def __init__(self, service: NodeService) -> None:
-        self.counters = RetainCounters()
+        self.counters = RetentionJobCounters()
         self._service = service
         self._buckets: dict[str, Retention] = {}
         self._passes = 0
@@ -64,7 +64,7 @@ class Retainer:
         self._passes += 1
         cuts: dict[int, list[tuple[int, int, int]]] = {}
         self._back = {}
-        inside: list[tuple[int, Stream, Cut]] = []
+        inside: list[tuple[int, Stream, RetentionCut]] = []
         looked = 0
         self._left = CUTS_MAX
         while looked < LOOKED_MAX and self._left > 0 and len(inside) < READS_MAX:
@@ -90,7 +90,7 @@ class Retainer:
         self,
         part: list[tuple[int, Stream, Retention] | None],
         cuts: dict[int, list[tuple[int, int, int]]],
-        inside: list[tuple[int, Stream, Cut]],
+        inside: list[tuple[int, Stream, RetentionCut]],
     ) -> None:
         now_ms = self._service.now_ms()
         for each in part:
@@ -110,7 +110,7 @@ class Retainer:
         stream: Stream,
         retention: Retention,
         cuts: dict[int, list[tuple[int, int, int]]],
-        inside: list[tuple[int, Stream, Cut]],
+        inside: list[tuple[int, Stream, RetentionCut]],
     ) -> None:
         if stream.deleted:
             return
@@ -144,7 +144,7 @@ class Retainer:
         if self._buckets:
             yield from ghosts(machine)
 
-    async def _bring_back(self, cuts: dict[int, list[tuple[int, int, int]]], inside: list[tuple[int, Stream, Cut]]) -> None:
+    async def _bring_back(self, cuts: dict[int, list[tuple[int, int, int]]], inside: list[tuple[int, Stream, RetentionCut]]) -> None:
         """They are trimmed at once: before the next look they may be idle for long enough to go again."""
         for group, back in self._back.items():
             names = list(back)
@@ -163,7 +163,7 @@ class Retainer:
 
     # --- trimming --------------------------------------------------------------------------------------------------------------
 
-    async def _read(self, group: int, stream: Stream, wanted: Cut) -> tuple[int, int, int] | None:
+    async def _read(self, group: int, stream: Stream, wanted: RetentionCut) -> tuple[int, int, int] | None:
         """The cut inside a slice, or in what a fork inherits."""
         try:
             place = await self._place(group, stream.name, wanted)
@@ -172,7 +172,7 @@ class Retainer:
             return None
         return None if isinstance(place, Refusal) or place[0] <= stream.first_record else (stream.uid, *place)
 
-    async def _place(self, group: int, name: str, wanted: Cut) -> tuple[int, int] | Refusal:
+    async def _place(self, group: int, name: str, wanted: RetentionCut) -> tuple[int, int] | Refusal:
         if not wanted.inside_byte:
             return await self._service.local.place_at_time(group, name, wanted.inside_ms)
         query = ReadQuery(name, Position.AT_BYTE, wanted.inside_byte, bytes_max=1, touch=False, whole_records=True)

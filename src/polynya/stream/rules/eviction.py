@@ -36,7 +36,7 @@ from polynya.stream.commands import (
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state import index
 from polynya.stream.state.feature_level import level_of
-from polynya.stream.state.model import Claim, Evicted, Front, Stream
+from polynya.stream.state.model import Evicted, Stream, StreamExtras, TableClaim
 from polynya.stream.subscriptions.globs import compile_pattern
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _NAMED = (Append, Create, Delete, Expire, PinSource, SetRetention)  # commands t
 _encode = msgspec.msgpack.encode
 
 
-class Stub(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class EvictedView(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What is kept in memory of an evicted stream, packed. Times but the first count from that one, in ms."""
 
     uid: int
@@ -69,7 +69,7 @@ class Stub(msgspec.Struct, array_like=True, frozen=True, gc=False):
     table: int  # the uid of the table that has taken all of its records; 0: none ever took any
 
 
-_stub = msgspec.msgpack.Decoder(Stub)
+_stub = msgspec.msgpack.Decoder(EvictedView)
 _state = msgspec.msgpack.Decoder(Stream)
 
 
@@ -154,7 +154,7 @@ def _evict(machine: Machine, command: Evict, slot: tuple[int, int, int, int, int
 def _packed(stream: Stream, where: Evicted) -> bytes:
     created_ms, content_type = stream.created_ms, stream.content_type
     return _encode(
-        Stub(
+        EvictedView(
             stream.uid,
             _TYPES.index(content_type) if content_type in _TYPES else content_type,
             stream.encoding,
@@ -179,13 +179,13 @@ def _packed(stream: Stream, where: Evicted) -> bytes:
 # --- away --------------------------------------------------------------------------------------------------------------------------
 
 
-def stub_of(machine: Machine, name: str) -> Stub | None:
+def stub_of(machine: Machine, name: str) -> EvictedView | None:
     """Of an evicted stream."""
     data = machine.evicted.get(name)
     return None if data is None else _stub.decode(data)
 
 
-def stubs(machine: Machine) -> Iterator[tuple[str, Stub]]:
+def stubs(machine: Machine) -> Iterator[tuple[str, EvictedView]]:
     """Of all that are evicted when this is called and still are when it is their turn, with their names."""
     for name in list(machine.evicted):
         stub = stub_of(machine, name)
@@ -199,7 +199,7 @@ def ghost_of(machine: Machine, name: str) -> Stream | None:
     return None if stub is None else _ghost(name, stub)
 
 
-def _ghost(name: str, stub: Stub) -> Stream:
+def _ghost(name: str, stub: EvictedView) -> Stream:
     content_type = stub.content_type if isinstance(stub.content_type, str) else _TYPES[stub.content_type]
     oldest_ms = None if stub.oldest is None else stub.created_ms + stub.oldest
     return Stream(
@@ -215,8 +215,8 @@ def _ghost(name: str, stub: Stub) -> Stream:
         stub.first_byte,
         stub.closed,
         stream_seq=stub.stream_seq,
-        tables={stub.table: Claim(stub.next_record, stub.next_record, 0)} if stub.table else None,
-        front=Front(evicted=Evicted(stub.pack, stub.offset, stub.length, stub.crc, oldest_ms)),
+        tables={stub.table: TableClaim(stub.next_record, stub.next_record, 0)} if stub.table else None,
+        front=StreamExtras(evicted=Evicted(stub.pack, stub.offset, stub.length, stub.crc, oldest_ms)),
     )
 
 
@@ -299,7 +299,7 @@ def _claimed_by(machine: Machine, command: ClaimRanges) -> Iterator[str]:
             yield name
 
 
-def lags(stub: Stub, table: int) -> bool:
+def lags(stub: EvictedView, table: int) -> bool:
     """Whether the stream has records that this table has yet to take: only a stream that no table ever had does."""
     return stub.table == 0 and stub.oldest is not None
 

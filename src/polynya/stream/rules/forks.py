@@ -12,7 +12,7 @@ import msgspec
 
 from polynya.base.limits import FORK_DEPTH_MAX, RAW_STEP_BYTES
 from polynya.stream.commands import Acknowledge, ConfirmPin, Encoding, PinSource, RefuseAttempt, Unpin
-from polynya.stream.read_plan import AT_BYTE, Refused, locate
+from polynya.stream.read_plan import AT_BYTE, ReadRefused, locate
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.lifetimes import cut_to_pins, is_surely_expired, remove, tail_reply
 from polynya.stream.rules.trimming import release_front
@@ -73,7 +73,7 @@ def _judge_pin(stream: Stream, command: PinSource) -> ForkPoint | Reply:
     point = fork_point(stream, command.record, command.byte, command.sub_offset)
     if point is None:
         return tail_reply(Code.NOT_YET, stream)
-    if isinstance(point, Refused):
+    if isinstance(point, ReadRefused):
         return Reply(point.code, stream.uid, point.record, point.byte, stream.closed)
     return point
 
@@ -82,28 +82,28 @@ def _depth(stream: Stream) -> int:
     return stream.fork.depth if stream.fork is not None else 0
 
 
-def fork_point(stream: Stream, record: int, byte: int, sub_offset: int) -> ForkPoint | Refused | None:
+def fork_point(stream: Stream, record: int, byte: int, sub_offset: int) -> ForkPoint | ReadRefused | None:
     """Where a fork at this token (record -1: the tail) and sub-offset begins; None when that cannot be told from what is in memory."""
     tail = (stream.next_record, stream.next_byte)
     if record < 0:
         record, byte = tail
     if record > tail[0]:
-        return Refused(Code.OFFSET_BEYOND_TAIL, *tail)
+        return ReadRefused(Code.OFFSET_BEYOND_TAIL, *tail)
     if record < stream.first_record:
         if not (record or byte or sub_offset):
             return ForkPoint(0, 0)  # a fork that inherits nothing, whatever is kept
-        return Refused(Code.TRIMMED, stream.first_record, stream.first_byte)
+        return ReadRefused(Code.TRIMMED, stream.first_record, stream.first_byte)
     record, byte = record_gaps.behind(stream, stream.cold, (record, byte), tail)
     if sub_offset and stream.encoding != Encoding.BYTES:
         if record + sub_offset > tail[0]:
-            return Refused(Code.SUB_OFFSET, *tail)
+            return ReadRefused(Code.SUB_OFFSET, *tail)
         return _boundary(stream, record + sub_offset, -1)
     anchor = _boundary(stream, record, byte)
     if anchor is None or not sub_offset:
         return anchor
     position = anchor.byte + anchor.prefix + sub_offset
     if position > tail[1]:
-        return Refused(Code.SUB_OFFSET, *tail)
+        return ReadRefused(Code.SUB_OFFSET, *tail)
     return _at_byte(stream, position)
 
 

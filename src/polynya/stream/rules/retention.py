@@ -23,7 +23,7 @@ _SLACK_BYTES_MIN = 64 * KIB
 ENTRIES_MAX = 4096  # of an index that go at once: letting go of them blocks the loop
 
 
-class Cut(msgspec.Struct, frozen=True, gc=False):
+class RetentionCut(msgspec.Struct, frozen=True, gc=False):
     """What retention asks of a stream: `boundary` is the first one to be kept, found without reading anything (None: the one there is).
     `entries`: how many of the index go with it. Inside a slice, a batch or what a fork inherits more is left behind it than should be: records
     older than `inside_ms`, or those before the one that holds `inside_byte`; 0 none."""
@@ -34,7 +34,7 @@ class Cut(msgspec.Struct, frozen=True, gc=False):
     inside_byte: int = 0
 
 
-_NOTHING = Cut()
+_NOTHING = RetentionCut()
 
 
 def apply_set_retention(machine: Machine, command: SetRetention, place: int) -> Reply:
@@ -76,7 +76,7 @@ def retention_of(stream: Stream) -> Retention | None:
     return stream.front.retention if stream.front is not None else None
 
 
-def cut_of(stream: Stream, retention: Retention, now_ms: int) -> Cut:
+def cut_of(stream: Stream, retention: Retention, now_ms: int) -> RetentionCut:
     """What may go now: whole slices and hot batches of which nothing needs to be kept; and what must be read to tell."""
     found = (stream.first_record, stream.first_byte)
     inside_ms = inside_byte = 0
@@ -95,7 +95,7 @@ def cut_of(stream: Stream, retention: Retention, now_ms: int) -> Cut:
     if entries > ENTRIES_MAX:
         assert stream.cold is not None
         entries, found = ENTRIES_MAX, index.begin_of(stream.cold, ENTRIES_MAX)
-    return Cut(found if found[0] > stream.first_record else None, entries, inside_ms, inside_byte)
+    return RetentionCut(found if found[0] > stream.first_record else None, entries, inside_ms, inside_byte)
 
 
 def is_due(ghost: Stream, retention: Retention, now_ms: int) -> bool:

@@ -18,7 +18,7 @@ from polynya.stream.commands import ClaimRanges, ColdSlice, TableAbandon, TableC
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.eviction import lags, stubs
 from polynya.stream.state import index, record_gaps
-from polynya.stream.state.model import Claim, Stream
+from polynya.stream.state.model import Stream, TableClaim
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
@@ -51,7 +51,7 @@ class Table(msgspec.Struct, array_like=True, gc=False):
         return self.job > self.committed and not self.abandoned
 
 
-class Range(msgspec.Struct, array_like=True, gc=False):
+class ClaimedRange(msgspec.Struct, array_like=True, gc=False):
     """A stream's part of a job: whole slices of its index."""
 
     uid: int
@@ -143,7 +143,7 @@ def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
     if command.job < machine.claimed_jobs.get(command.table, 0):
         return Reply(Code.NOT_YET)
     machine.claimed_jobs[command.table] = command.job
-    ranges: list[Range] = []
+    ranges: list[ClaimedRange] = []
     left = command.bytes_max
     for stream in machine.in_order():
         claim = stream.tables.get(command.table) if stream.tables else None
@@ -167,7 +167,7 @@ def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
         taken = machine.index_of(stream)[first:end]
         if taken:
             left -= sum(cold.stored for cold in taken)
-            ranges.append(Range(stream.uid, stream.name, stream.content_type, stream.encoding, taken))
+            ranges.append(ClaimedRange(stream.uid, stream.name, stream.content_type, stream.encoding, taken))
     return Reply(Code.OK, detail=ranges)
 
 
@@ -176,7 +176,7 @@ def _is_taken_over(stream: Stream, table: int) -> bool:
     return stream.tables is not None and table in stream.tables and next(reversed(stream.tables)) != table
 
 
-def _claim(stream: Stream, command: ClaimRanges, claim: Claim | None) -> Claim:
+def _claim(stream: Stream, command: ClaimRanges, claim: TableClaim | None) -> TableClaim:
     """Take all that is cold now; a table new to the stream begins where another's last claim ended."""
     assert stream.cold is not None
     end = index.end_of(stream.cold, -1)[0]
@@ -184,7 +184,7 @@ def _claim(stream: Stream, command: ClaimRanges, claim: Claim | None) -> Claim:
         stream.tables = {}
     if claim is None:
         begin = max((other.claimed for other in stream.tables.values()), default=0)
-        claim = stream.tables[command.table] = Claim(begin, begin, 0)
+        claim = stream.tables[command.table] = TableClaim(begin, begin, 0)
     claim.skipping = record_gaps.between(_own_from(stream, claim.published), _available_from(stream, claim.published))
     claim.claimed = max(end, claim.published)
     claim.job = command.job

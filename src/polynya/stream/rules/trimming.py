@@ -15,7 +15,7 @@ from polynya.stream.commands import Trim, Unpin
 from polynya.stream.read_plan import locate
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state import index, record_gaps
-from polynya.stream.state.model import Front, Stream
+from polynya.stream.state.model import Stream, StreamExtras
 from polynya.stream.subscriptions.links import note_trim
 
 if TYPE_CHECKING:
@@ -97,16 +97,16 @@ def past_of(stream: Stream) -> bytes:
     return (stream.front.past if stream.front is not None else None) or b""
 
 
-def front_of(stream: Stream) -> Front:
-    """The stream's `Front`, made if it has none."""
+def front_of(stream: Stream) -> StreamExtras:
+    """The stream's `StreamExtras`, made if it has none."""
     if stream.front is None:
-        stream.front = Front()
+        stream.front = StreamExtras()
     return stream.front
 
 
 def tidy(stream: Stream) -> None:
-    """A `Front` with nothing in it goes."""
-    if stream.front is not None and stream.front == Front():
+    """A `StreamExtras` with nothing in it goes."""
+    if stream.front is not None and stream.front == StreamExtras():
         stream.front = None
 
 

@@ -1,7 +1,7 @@
 """Deltas: what of a group's state changed since another snapshot, with tombstones; and how they are merged without looking into what they hold
 (F12, docs/formats/group-state.md).
 
-A delta is `u32` length of its head, the head (`Head`, msgpack), then the streams that changed, one msgpack array each. They may be written in
+A delta is `u32` length of its head, the head (`DeltaHead`, msgpack), then the streams that changed, one msgpack array each. They may be written in
 several slices while the log goes on: of two with the same uid the later one counts, and what is gone at the end is in the head.
 """
 
@@ -21,9 +21,9 @@ from polynya.stream.snapshots import encode as snapshots
 from polynya.stream.snapshots.encode import Image
 from polynya.stream.state import index
 from polynya.stream.state.changes import Changes
-from polynya.stream.state.model import Held
+from polynya.stream.state.model import PackReference
 from polynya.stream.subscriptions import links
-from polynya.stream.subscriptions.state import Image as Subscribed
+from polynya.stream.subscriptions.state import SubscriptionsImage as Subscribed
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
@@ -46,7 +46,7 @@ class Gone(msgspec.Struct, array_like=True, gc=False):
     homes: list[str] = []
 
 
-class Head(msgspec.Struct, array_like=True, gc=False):
+class DeltaHead(msgspec.Struct, array_like=True, gc=False):
     """`image` has of the parts in `_ONE_BY_ONE` what changed, no streams, and all other parts whole. Fields are only appended, and with
     defaults."""
 
@@ -73,8 +73,8 @@ class _Home(msgspec.Struct, array_like=True, gc=False):
 _uid_of = msgspec.msgpack.Decoder(_Uid).decode
 _home_of = msgspec.msgpack.Decoder(_Home).decode
 _list_of = msgspec.msgpack.Decoder(list[Raw]).decode
-_head_of = msgspec.msgpack.Decoder(Head).decode
-_held_of = msgspec.msgpack.Decoder(dict[str, Held]).decode
+_head_of = msgspec.msgpack.Decoder(DeltaHead).decode
+_held_of = msgspec.msgpack.Decoder(dict[str, PackReference]).decode
 _packs_of = msgspec.msgpack.Decoder(dict[str, Raw]).decode
 _names_of = msgspec.msgpack.Decoder(list[str]).decode
 
@@ -117,14 +117,14 @@ def encode_head(machine: Machine, changes: Changes, streams: int, *, whole: bool
         sorted(changes.packs - machine.packs.keys()),
         sorted(changes.homes - machine.subscriptions.homes.keys()),
     )
-    head = _encode(Head(VERSION, Raw(_encode(image)), gone, watched, streams))
+    head = _encode(DeltaHead(VERSION, Raw(_encode(image)), gone, watched, streams))
     return _LENGTH.pack(len(head)) + head
 
 
 # --- merging -----------------------------------------------------------------------------------------------------------------------
 
 
-class Part(msgspec.Struct, frozen=True, gc=False):
+class SnapshotPart(msgspec.Struct, frozen=True, gc=False):
     """The body of one snapshot. A base, and a delta that builds on nothing (`root`), need no part before them."""
 
     body: bytes
@@ -132,7 +132,7 @@ class Part(msgspec.Struct, frozen=True, gc=False):
     root: bool = True
 
 
-def merge(parts: Sequence[Part]) -> bytes:
+def merge(parts: Sequence[SnapshotPart]) -> bytes:
     """One body for all of them: that of a base if the first is a root, else that of a delta. The same bytes as if it had been written at
     once. Raises CorruptData."""
     if len(parts) == 1 and not parts[0].delta:
@@ -156,7 +156,7 @@ class _Merged:
         self.image: list[Raw] = []
         self.streams: dict[int, Raw] = {}
         self.messages: dict[int, Raw] = {}
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, PackReference] = {}
         self.packs: dict[str, Raw] = {}
         self.homes: dict[str, tuple[int, Raw]] = {}  # with their uids
         self.attempts: list[str] = []
@@ -236,7 +236,7 @@ class _Merged:
         streams = [self.streams.pop(uid) for uid in sorted(self.streams)]
         self._put_together()
         gone = Gone(*(sorted(keys) for keys in self.gone))
-        head = _encode(Head(VERSION, Raw(_encode(self.image)), gone, self.watched, len(streams)))
+        head = _encode(DeltaHead(VERSION, Raw(_encode(self.image)), gone, self.watched, len(streams)))
         return b"".join([_LENGTH.pack(len(head)), head, *streams])
 
 

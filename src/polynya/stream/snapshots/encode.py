@@ -14,13 +14,13 @@ from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.levels import check_level
 from polynya.base.msgpack import array_head
 from polynya.stream.commands import ReleasePack, Retention, Unpin
-from polynya.stream.placement import Map
+from polynya.stream.placement import ClusterMap
 from polynya.stream.rules import eviction
 from polynya.stream.rules.tables import Table
 from polynya.stream.state import index
-from polynya.stream.state.model import Held, HotBatch, Pack, Stream
+from polynya.stream.state.model import HotBatch, Pack, PackReference, Stream
 from polynya.stream.subscriptions import links
-from polynya.stream.subscriptions.state import Image as Subscribed
+from polynya.stream.subscriptions.state import SubscriptionsImage as Subscribed
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
@@ -38,7 +38,7 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     message_counter: int
     outbox: list[tuple[int, int, Unpin | ReleasePack]]  # message, target group, command
     attempts: list[str]
-    held: dict[str, Held]
+    held: dict[str, PackReference]
     packs: dict[str, Pack]
     released: list[str]
     streams: list[Stream]
@@ -49,7 +49,7 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     pack_counter: int = 0
     entry_bytes: int = 48  # of the indexes' entries: those of 0.1.0, unless it says otherwise
     buckets: dict[str, Retention] = {}
-    map: Map | None = None
+    map: ClusterMap | None = None
     level: int = 1
     log_ms: int = 0
 

@@ -14,7 +14,7 @@ from polynya.stream import commands
 from polynya.stream.commands import ReleasePack
 from polynya.stream.rules.tables import Table
 from polynya.stream.snapshots.encode import Image
-from polynya.stream.state.model import Front, Pack, Pin, Stream
+from polynya.stream.state.model import Pack, Pin, Stream, StreamExtras
 from polynya.stream.state.record_gaps import JUMP, Place
 from polynya.stream.subscriptions.state import State
 
@@ -22,7 +22,7 @@ REVISION_JUMP = 1 << 32  # of what a subscription watches: other groups' copies 
 UID_JUMP = 1 << 32  # more streams than a group makes between two copies; the counter has 48 bits, for 65,000 histories one after the other
 
 
-class Note(msgspec.Struct, frozen=True):
+class StreamLoss(msgspec.Struct, frozen=True):
     """What a stream has lost: the records from `record` to before `end`."""
 
     name: str
@@ -32,7 +32,7 @@ class Note(msgspec.Struct, frozen=True):
     what: str
 
 
-class Fork(msgspec.Struct, frozen=True):
+class ForkHistory(msgspec.Struct, frozen=True):
     """A stream that inherits from another one."""
 
     name: str
@@ -42,7 +42,7 @@ class Fork(msgspec.Struct, frozen=True):
     first_record: int
 
 
-class Origin(msgspec.Struct, frozen=True):
+class ForkOrigin(msgspec.Struct, frozen=True):
     """A stream that others inherit from: what it keeps, up to where it goes, whom it knows, and what it inherits itself."""
 
     first_record: int
@@ -57,8 +57,8 @@ class Survey:
 
     def __init__(self, rename: Callable[[str], str] = lambda key: key) -> None:
         self.rename = rename
-        self.forks: dict[int, dict[str, Fork]] = {}  # uid of the source -> attempt -> fork
-        self.origins: dict[int, Origin] = {}
+        self.forks: dict[int, dict[str, ForkHistory]] = {}  # uid of the source -> attempt -> fork
+        self.origins: dict[int, ForkOrigin] = {}
         self.homes: set[int] = set()  # uids of subscriptions
         self.packs: dict[int, dict[str, list[int]]] = {}  # home group -> pack -> groups that hold it
         self.tables: dict[int, Table] = {}  # that have rows, by uid
@@ -77,7 +77,7 @@ class Survey:
         for stream in image.streams:
             fork = stream.fork
             if fork is not None and not (stream.front is not None and stream.front.detached):
-                found = Fork(stream.name, fork.attempt, fork.record, fork.byte, fork.first_record)
+                found = ForkHistory(stream.name, fork.attempt, fork.record, fork.byte, fork.first_record)
                 self.forks.setdefault(fork.source_uid, {})[fork.attempt] = found
 
     def agree_on_tables(self) -> bool:
@@ -95,7 +95,7 @@ class Survey:
             if stream.uid in self.forks:
                 fork = None if stream.front is not None and stream.front.detached else stream.fork
                 pins = frozenset(stream.pins or ())
-                self.origins[stream.uid] = Origin(stream.first_record, stream.first_byte, stream.next_record, pins, fork)
+                self.origins[stream.uid] = ForkOrigin(stream.first_record, stream.first_byte, stream.next_record, pins, fork)
 
     def begin_of(self, fork: commands.Fork, first: int) -> Place | None:
         """Where a stream with this fork begins now, when what it inherits from record `first` on is not all there any more."""
@@ -111,7 +111,7 @@ class Survey:
         return min(begin, whole) if begin is not None and begin[0] > first else None
 
 
-def reborn(image: Image, survey: Survey, *, now_ms: int) -> list[Note]:
+def reborn(image: Image, survey: Survey, *, now_ms: int) -> list[StreamLoss]:
     """Change a group's state into the first of the new history. Returns what is lost."""
     image.held = {survey.rename(key): held for key, held in image.held.items()}
     image.packs = {key: Pack(sorted(groups), now_ms) for key, groups in survey.packs.get(image.group, {}).items()}
@@ -123,7 +123,7 @@ def reborn(image: Image, survey: Survey, *, now_ms: int) -> list[Note]:
     image.tables = [_table(table, image, number, survey, now_ms) for number, table in enumerate(image.tables, 1)]
     image.uid_counter += len(image.tables)
     _subscriptions(image, survey)
-    notes: list[Note] = []
+    notes: list[StreamLoss] = []
     for stream in image.streams:
         notes += _fork(stream, survey)
         _pins(stream, survey, now_ms)
@@ -141,7 +141,7 @@ def _table(table: Table, image: Image, number: int, survey: Survey, now_ms: int)
     return table
 
 
-def _fork(stream: Stream, survey: Survey) -> list[Note]:
+def _fork(stream: Stream, survey: Survey) -> list[StreamLoss]:
     """The source may be gone by now, or have less."""
     fork = stream.fork
     if fork is None or stream.first_record >= fork.record or (stream.front is not None and stream.front.detached):
@@ -152,11 +152,13 @@ def _fork(stream: Stream, survey: Survey) -> list[Note]:
     begin = stream.first_record
     stream.first_record, stream.first_byte = place
     if place[0] >= fork.record:
-        stream.front = stream.front or Front()
+        stream.front = stream.front or StreamExtras()
         stream.front.detached = True
     for pin in (stream.pins or {}).values():
         pin.first_record = max(pin.first_record, min(place[0], pin.record))
-    return [Note(stream.name, stream.uid, begin, stream.first_record, f"{fork.source_name}, which it was forked from, has it no more")]
+    return [
+        StreamLoss(stream.name, stream.uid, begin, stream.first_record, f"{fork.source_name}, which it was forked from, has it no more")
+    ]
 
 
 def _pins(stream: Stream, survey: Survey, now_ms: int) -> None:

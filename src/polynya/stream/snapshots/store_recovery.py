@@ -15,15 +15,15 @@ import msgspec
 from polynya.stream.commands import ColdSlice
 from polynya.stream.rules.producers import cut_receipts
 from polynya.stream.snapshots.encode import Image
-from polynya.stream.snapshots.restore_history import Note
+from polynya.stream.snapshots.restore_history import StreamLoss
 from polynya.stream.state import index
-from polynya.stream.state.model import Front, Held, Stream
+from polynya.stream.state.model import PackReference, Stream, StreamExtras
 from polynya.stream.state.record_gaps import JUMP, Place
 
 COUNTER = (1 << 48) - 1  # of a uid: the rest is its birth group
 
 
-class Piece(msgspec.Struct, frozen=True):
+class UnnamedSlice(msgspec.Struct, frozen=True):
     """A slice that no copy names. `path` only with the first of a stream."""
 
     uid: int
@@ -35,7 +35,7 @@ class Piece(msgspec.Struct, frozen=True):
     content_type: str = ""
 
 
-def salvage(image: Image, pieces: Mapping[int, Sequence[Piece]]) -> list[Note]:
+def salvage(image: Image, pieces: Mapping[int, Sequence[UnnamedSlice]]) -> list[StreamLoss]:
     """Change the state into what the object store has; `pieces` by uid. Returns what is known to be lost."""
     notes = [note for stream in image.streams for note in _reach(image, stream, pieces.get(stream.uid, ()))]
     known = image.uid_counter
@@ -54,7 +54,7 @@ def whole_again(image: Image, stream: Stream, ghost: Stream) -> None:
     stream.activity_ms = ghost.activity_ms
 
 
-def _reach(image: Image, stream: Stream, pieces: Sequence[Piece]) -> list[Note]:
+def _reach(image: Image, stream: Stream, pieces: Sequence[UnnamedSlice]) -> list[StreamLoss]:
     """As far as there are slices."""
     known, ends = stream.next_record, _ends(stream)
     if stream.hot:
@@ -70,7 +70,7 @@ def _reach(image: Image, stream: Stream, pieces: Sequence[Piece]) -> list[Note]:
     for link in (stream.links or {}).values():
         if link.record > end:
             link.record, link.byte = end, stream.next_byte
-    return [Note(stream.name, stream.uid, end, known, "only the disks of the nodes had it")]
+    return [StreamLoss(stream.name, stream.uid, end, known, "only the disks of the nodes had it")]
 
 
 def _ends(stream: Stream) -> list[int]:
@@ -81,7 +81,7 @@ def _ends(stream: Stream) -> list[int]:
     return [end for end, record in zip(ends, following, strict=False) if record - end >= JUMP]
 
 
-def _continue(image: Image, stream: Stream, pieces: Sequence[Piece], ends: Sequence[int]) -> None:
+def _continue(image: Image, stream: Stream, pieces: Sequence[UnnamedSlice], ends: Sequence[int]) -> None:
     at: Place = (stream.next_record, stream.next_byte)
     while found := _following(pieces, at, ends) or _instead(stream, pieces, at, ends) or _behind_a_trim(pieces, at, ends):
         cold = found.slice
@@ -94,7 +94,7 @@ def _continue(image: Image, stream: Stream, pieces: Sequence[Piece], ends: Seque
     stream.next_record, stream.next_byte = at
 
 
-def _following(pieces: Sequence[Piece], at: Place, ends: Sequence[int]) -> Piece | None:
+def _following(pieces: Sequence[UnnamedSlice], at: Place, ends: Sequence[int]) -> UnnamedSlice | None:
     """The longest slice that begins there, or behind numbers that were jumped over there."""
     bound = min((end for end in ends if end > at[0]), default=None)
     fitting = [
@@ -108,7 +108,7 @@ def _following(pieces: Sequence[Piece], at: Place, ends: Sequence[int]) -> Piece
     return min(fitting, key=lambda piece: (piece.slice.record, -piece.slice.records), default=None)
 
 
-def _instead(stream: Stream, pieces: Sequence[Piece], at: Place, ends: Sequence[int]) -> Piece | None:
+def _instead(stream: Stream, pieces: Sequence[UnnamedSlice], at: Place, ends: Sequence[int]) -> UnnamedSlice | None:
     """One with a path that begins before and reaches further: what lies before its begin was trimmed, and the slice that was taken for what
     continues the stream there was put, and then named by nobody. Forks may need that: of their sources nothing is taken away."""
     if stream.pins:
@@ -123,7 +123,7 @@ def _instead(stream: Stream, pieces: Sequence[Piece], at: Place, ends: Sequence[
     return max(longer, key=lambda piece: (piece.slice.records + piece.slice.record, -piece.slice.record), default=None)
 
 
-def _behind_a_trim(pieces: Sequence[Piece], at: Place, ends: Sequence[int]) -> Piece | None:
+def _behind_a_trim(pieces: Sequence[UnnamedSlice], at: Place, ends: Sequence[int]) -> UnnamedSlice | None:
     """The next one of this history with a path."""
     least = max([at[0] + 1, *ends])
     later = [piece for piece in pieces if piece.path and least <= piece.slice.record < at[0] + JUMP]
@@ -133,7 +133,7 @@ def _behind_a_trim(pieces: Sequence[Piece], at: Place, ends: Sequence[int]) -> P
 def _trim(image: Image, stream: Stream, at: Place) -> None:
     """Nothing before is read any more; what forks may need of it stays."""
     if stream.pins and stream.cold:
-        stream.front = stream.front or Front()
+        stream.front = stream.front or StreamExtras()
         stream.front.past = (stream.front.past or b"") + stream.cold
     else:
         _let_go(image, stream.cold)
@@ -141,16 +141,16 @@ def _trim(image: Image, stream: Stream, at: Place) -> None:
     stream.first_record, stream.first_byte = at
 
 
-def _revive(image: Image, uid: int, pieces: Sequence[Piece]) -> list[Note]:
+def _revive(image: Image, uid: int, pieces: Sequence[UnnamedSlice]) -> list[StreamLoss]:
     """A stream that was made after the copy: as much of it as its slices say."""
     first = min(pieces, key=lambda piece: piece.slice.record)
     if not first.path:
         return []
     begin = first.slice
-    notes = [Note(first.path, uid, 0, begin.record, "it was a fork, and of which stream is not known")] if begin.record else []
+    notes = [StreamLoss(first.path, uid, 0, begin.record, "it was a fork, and of which stream is not known")] if begin.record else []
     for other in [each for each in image.streams if each.name == first.path]:
         _drop(image, other)
-        notes.append(Note(other.name, other.uid, other.first_record, other.next_record, "it was deleted, and made again"))
+        notes.append(StreamLoss(other.name, other.uid, other.first_record, other.next_record, "it was deleted, and made again"))
     stream = Stream(uid, first.path, first.content_type, first.encoding, first.append_ms, first.append_ms)
     stream.first_record = stream.next_record = begin.record
     stream.first_byte = stream.next_byte = begin.byte
@@ -163,7 +163,7 @@ def _hold(image: Image, pack: str, home_group: int) -> int:
     held = image.held.get(pack)
     if held is None:
         image.pack_counter += 1
-        held = image.held[pack] = Held(home_group, 0, image.pack_counter)
+        held = image.held[pack] = PackReference(home_group, 0, image.pack_counter)
     held.slices += 1
     return held.number
 

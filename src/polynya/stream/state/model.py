@@ -7,7 +7,7 @@ import msgspec
 from polynya.stream.commands import ColdSlice, Fork, Retention
 from polynya.stream.subscriptions.state import Link
 
-__all__ = ["Claim", "ColdSlice", "Evicted", "Front", "Held", "HotBatch", "Pack", "Pin", "Stream"]
+__all__ = ["ColdSlice", "Evicted", "HotBatch", "Pack", "PackReference", "Pin", "Stream", "StreamExtras", "TableClaim"]
 
 
 class HotBatch(msgspec.Struct, array_like=True, gc=False):
@@ -39,7 +39,7 @@ class Pin(msgspec.Struct, array_like=True, gc=False):
     first_record: int = 0  # the first that was kept when it was pinned: nothing before it is inherited
 
 
-class Held(msgspec.Struct, array_like=True, gc=False):
+class PackReference(msgspec.Struct, array_like=True, gc=False):
     """A pack that indexes of this group refer to."""
 
     home_group: int
@@ -55,7 +55,7 @@ class Pack(msgspec.Struct, array_like=True, gc=False):
     condemned_ms: int = 0  # 0: still needed
 
 
-class Claim(msgspec.Struct, array_like=True, gc=False):
+class TableClaim(msgspec.Struct, array_like=True, gc=False):
     """What a table has of one stream: records before `published` are rows; those before `claimed` belong to `job`."""
 
     published: int
@@ -75,7 +75,7 @@ class Evicted(msgspec.Struct, array_like=True, gc=False):
     oldest_ms: int | None = None  # append time of the oldest record that is stored; None: there is none
 
 
-class Front(msgspec.Struct, array_like=True, gc=False):
+class StreamExtras(msgspec.Struct, array_like=True, gc=False):
     """What few streams have: a retention of their own, a past that was trimmed, or their state elsewhere."""
 
     retention: Retention | None = None
@@ -109,5 +109,5 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     producers: dict[str, bytes] | None = None  # packed states, longest idle first: see producers.py
     pins: dict[str, Pin] | None = None  # by attempt
     links: dict[str, Link] | None = None  # by subscription id
-    tables: dict[int, Claim] | None = None  # by table uid
-    front: Front | None = None
+    tables: dict[int, TableClaim] | None = None  # by table uid
+    front: StreamExtras | None = None

@@ -21,12 +21,12 @@ from polynya.stream.subscriptions.globs import compile_pattern, first_segment
 from polynya.stream.subscriptions.state import (
     EXPLICIT,
     GLOB,
-    Image,
     Link,
     LinkInfo,
     Registration,
     State,
-    Subscriptions,
+    SubscriptionsImage,
+    SubscriptionState,
     Watch,
 )
 
@@ -126,7 +126,7 @@ RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
 # --- what the streams' own rules call ----------------------------------------------------------------------------------------------
 
 
-def link_created(state: Subscriptions, stream: Stream) -> None:
+def link_created(state: SubscriptionState, stream: Stream) -> None:
     """The stream is new and nothing was appended yet: link it to all who wait for it. A fork begins at its fork point."""
     spelled = spelled_name(stream.name)
     for segment in ("", spelled.split("/", 1)[0]):
@@ -139,7 +139,7 @@ def link_created(state: Subscriptions, stream: Stream) -> None:
         _link(watch, stream, EXPLICIT)
 
 
-def note_append(state: Subscriptions, stream: Stream) -> None:
+def note_append(state: SubscriptionState, stream: Stream) -> None:
     """The linked stream has grown. A subscription hears of it when it had nothing pending in this group."""
     for key in stream.links or ():
         watch = state.watches[key]
@@ -150,7 +150,7 @@ def note_append(state: Subscriptions, stream: Stream) -> None:
             pending[stream.uid] = None
 
 
-def note_trim(state: Subscriptions, stream: Stream) -> None:
+def note_trim(state: SubscriptionState, stream: Stream) -> None:
     """What was trimmed is nobody's work any more."""
     first = (stream.first_record, stream.first_byte)
     for key, link in (stream.links or {}).items():
@@ -159,7 +159,7 @@ def note_trim(state: Subscriptions, stream: Stream) -> None:
             state.watches[key].pending.pop(stream.uid, None)
 
 
-def forget_stream(state: Subscriptions, stream: Stream) -> None:
+def forget_stream(state: SubscriptionState, stream: Stream) -> None:
     """The stream goes, and its links with it."""
     for key in stream.links or ():
         watch = state.watches[key]
@@ -242,12 +242,12 @@ def _info(stream: Stream, key: str) -> LinkInfo:
 # --- state -------------------------------------------------------------------------------------------------------------------------
 
 
-def encode_image(state: Subscriptions) -> Image:
+def encode_image(state: SubscriptionState) -> SubscriptionsImage:
     registrations = [watch.registration for watch in state.watches.values()]
-    return Image(list(state.homes.values()), list(state.graves.values()), registrations, list(state.dropped))
+    return SubscriptionsImage(list(state.homes.values()), list(state.graves.values()), registrations, list(state.dropped))
 
 
-def decode_image(machine: Machine, image: Image) -> None:
+def decode_image(machine: Machine, image: SubscriptionsImage) -> None:
     """Call when the streams are there: what follows from them is counted anew."""
     state = machine.subscriptions
     state.homes = {subscription.id: subscription for subscription in image.homes}
@@ -264,7 +264,7 @@ def decode_image(machine: Machine, image: Image) -> None:
                 watch.pending[stream.uid] = None
 
 
-def _watch(state: Subscriptions, registration: Registration) -> Watch:
+def _watch(state: SubscriptionState, registration: Registration) -> Watch:
     pattern, without = registration.pattern, registration.without
     matches = compile_pattern(pattern) if pattern else _never
     watch = Watch(registration, lambda name: name != without and matches(name))

@@ -22,7 +22,7 @@ from polynya.stream.commands import (
     SubscriptionStreams,
 )
 from polynya.stream.replies import Code, Reply
-from polynya.stream.subscriptions.state import Grave, State, Subscription
+from polynya.stream.subscriptions.state import State, Subscription, Tombstone
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
@@ -90,7 +90,7 @@ def apply_delete(machine: Machine, command: SubscriptionDelete, place: int) -> R
     machine.changes.homes.add(command.id)
     machine.changes.watched = True
     state.awake.pop(command.id, None)
-    state.graves[subscription.uid] = Grave(command.id, subscription.uid)
+    state.graves[subscription.uid] = Tombstone(command.id, subscription.uid)
     while len(state.graves) > ATTEMPTS_REMEMBERED_MAX:
         del state.graves[next(iter(state.graves))]
     return Reply(Code.OK, subscription.uid)

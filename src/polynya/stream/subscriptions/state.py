@@ -51,7 +51,7 @@ def worker_of(holder: str) -> str:
     return holder.partition("\0")[0]
 
 
-class Grave(msgspec.Struct, array_like=True, gc=False):
+class Tombstone(msgspec.Struct, array_like=True, gc=False):
     """A deleted subscription of which some groups may not know yet."""
 
     id: str
@@ -93,11 +93,11 @@ class Registration(msgspec.Struct, array_like=True, gc=False):
     streams: dict[str, None]  # explicit ones of this group, existing or not
 
 
-class Image(msgspec.Struct, array_like=True, gc=False):
+class SubscriptionsImage(msgspec.Struct, array_like=True, gc=False):
     """What a snapshot keeps. Fields are only appended, and with defaults."""
 
     homes: list[Subscription]
-    graves: list[Grave]
+    graves: list[Tombstone]
     registrations: list[Registration]
     dropped: list[int]
 
@@ -114,7 +114,7 @@ class Watch:
         self.pending: dict[int, None] = {}
 
 
-class Subscriptions:
+class SubscriptionState:
     """All of one group. `wakes` is volatile: id -> (uid, a stream with news), for the shell to take and pass on; it may be lost.
 
     Invariants: `awake` holds the homes that are not idle; a watch's `linked` are the streams that have a link of its id, and
@@ -125,7 +125,7 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self.homes: dict[str, Subscription] = {}
-        self.graves: dict[int, Grave] = {}
+        self.graves: dict[int, Tombstone] = {}
         self.watches: dict[str, Watch] = {}
         self.dropped: dict[int, None] = {}  # lives that are over: a late registration of one is refused; oldest first
         self.awake: dict[str, None] = {}

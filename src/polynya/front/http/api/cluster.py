@@ -42,7 +42,7 @@ class Move(msgspec.Struct, forbid_unknown_fields=True, rename={"source": "from",
     target: int
 
 
-class Transfer(msgspec.Struct, forbid_unknown_fields=True):
+class TransferBody(msgspec.Struct, forbid_unknown_fields=True):
     """`POST /v1/cluster/groups/GROUP/transfer`."""
 
     to: int
@@ -143,7 +143,7 @@ class ClusterRoutes:
             wanted = read_json(body, Move)
             return await self._acts.move(number, wanted.source, wanted.target)
         if act == "transfer":
-            return await self._acts.transfer(number, read_json(body, Transfer).to)
+            return await self._acts.transfer(number, read_json(body, TransferBody).to)
         if act == "promote":
             return await self._acts.promote(number, read_json(body, Promote).rebalance)
         replicas = act == "drain" and read_json(body, Drain).replicas

@@ -21,7 +21,7 @@ from polynya.stream.commands import SubscriptionConfig
 from polynya.stream.subscriptions.globs import BadPattern, check_pattern
 from polynya.stream.subscriptions.rules import PULL_WAKE, WEBHOOK
 from polynya.subscriptions import Subscriptions
-from polynya.subscriptions.messages import Answer, AnyOperation, Claim, Delete, Get, Members, Put, Work, refuse
+from polynya.subscriptions.messages import AnyOperation, ClaimWork, DeleteSubscription, Get, Members, OperationResult, Put, Work, refuse
 
 PREFIXES = ("/v1/stream/__ds/", "/v1/streams/__ds/")
 LEASE_MS = 30_000
@@ -71,7 +71,7 @@ class _WorkBody(msgspec.Struct):
 class _Refused(Exception):
     """Carries the answer."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: OperationResult) -> None:
         super().__init__()
         self.answer = answer
 
@@ -96,13 +96,13 @@ class SubscriptionRoutes:
         body = b"" if answer.value is None else _ENCODER.encode(answer.value)
         return Response(answer.status, body, headers=(("Cache-Control", "no-store"),))
 
-    async def _operate(self, request: Request) -> Answer:
+    async def _operate(self, request: Request) -> OperationResult:
         operation = _operation(request)
         if request.principal is not None and not isinstance(operation, Work):  # work proves itself by the token of the wake
             await self._check(request.principal, operation)
         return await self._subscriptions.operate(operation)
 
-    async def _list(self, request: Request) -> Answer:
+    async def _list(self, request: Request) -> OperationResult:
         """Not in the protocol: all subscriptions by id, in pages."""
         if request.method not in ("GET", "HEAD"):
             raise _Refused(_not_allowed("GET"))
@@ -189,7 +189,7 @@ def _base(request: Request, key: str) -> AnyOperation:
     if request.method in ("GET", "HEAD"):
         return Get(key, request.base_url, request.query.get("after", ""), _limit(request))
     _only(request, "DELETE", "GET, PUT, DELETE")
-    return Delete(key, request.base_url)
+    return DeleteSubscription(key, request.base_url)
 
 
 def _limit(request: Request) -> int:
@@ -216,7 +216,7 @@ def _claim(request: Request, key: str) -> AnyOperation:
         raise _invalid(f"worker must be a non-empty string of at most {SUBSCRIPTION_TEXT_BYTES_MAX} bytes without NUL")
     if len(claim_id.encode()) > SUBSCRIPTION_ID_BYTES_MAX or "\0" in claim_id:
         raise _invalid(f"claim_id has at most {SUBSCRIPTION_ID_BYTES_MAX} bytes without NUL")
-    return Claim(key, request.base_url, worker, claim_id)
+    return ClaimWork(key, request.base_url, worker, claim_id)
 
 
 def _work(request: Request, key: str, verb: str) -> AnyOperation:
@@ -293,7 +293,7 @@ def _only(request: Request, method: str, allowed: str = "") -> None:
         raise _Refused(_not_allowed(allowed or method))
 
 
-def _not_allowed(allowed: str) -> Answer:
+def _not_allowed(allowed: str) -> OperationResult:
     return refuse(405, "METHOD_NOT_ALLOWED", f"this path takes {allowed}", allow=allowed)
 
 

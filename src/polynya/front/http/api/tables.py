@@ -18,7 +18,7 @@ from polynya.front.http.protocol.extension import Request
 from polynya.front.http.protocol.json_bodies import read_json
 from polynya.service.tables import PlannedJob, TableRefused, Tables
 from polynya.stream.commands import TableCommit
-from polynya.stream.rules.tables import Range, Table
+from polynya.stream.rules.tables import ClaimedRange, Table
 from polynya.wire.tables import AbandonRequest, CommitRequest, StoreRef
 
 
@@ -171,7 +171,7 @@ def _ref(table: Table) -> dict[str, Any]:
     }
 
 
-def _range(part: Range, number: int) -> dict[str, Any]:
+def _range(part: ClaimedRange, number: int) -> dict[str, Any]:
     cold = part.slices[number]
     return {
         "stream": spelled_name(part.name),

@@ -17,7 +17,7 @@ from polynya.front.common.stream_quotas import StreamQuotas
 from polynya.front.http.api.buckets import PATH as BUCKETS
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
-from polynya.front.http.protocol.router import Kind, Route
+from polynya.front.http.protocol.router import Route, RouteKind
 from polynya.front.http.routes.table import dispatch
 from polynya.wire.http1 import Head
 
@@ -46,13 +46,13 @@ _ANYBODY_BELOW = "/console/"  # a page without data: what it shows it asks for w
 _SUBSCRIPTIONS = ("/v1/stream/__ds/", "/v1/streams/__ds/")
 _WORK = ("/callback", "/ack", "/release")  # these prove themselves by the token of the wake
 _STREAM = {"GET": Verb.READ, "HEAD": Verb.READ, "POST": Verb.APPEND, "PUT": Verb.CREATE, "DELETE": Verb.DELETE}
-_ACTS = {Kind.STREAM: "stream.delete", Kind.RETENTION: "stream.retention"}  # of admins, as the audit log names them …
-_HARMLESS = {Kind.STREAM: ("GET", "HEAD", "POST", "PUT", "PATCH"), Kind.RETENTION: ("GET", "HEAD")}  # … but for these methods
+_ACTS = {RouteKind.STREAM: "stream.delete", RouteKind.RETENTION: "stream.retention"}  # of admins, as the audit log names them …
+_HARMLESS = {RouteKind.STREAM: ("GET", "HEAD", "POST", "PUT", "PATCH"), RouteKind.RETENTION: ("GET", "HEAD")}  # … but for these methods
 _CHALLENGE = (("WWW-Authenticate", "Bearer"),)
 _CHALLENGE_AGAIN = (("WWW-Authenticate", 'Bearer error="invalid_token"'),)
 
 
-class Entrance:
+class Authorizer:
     """One per front. `admin_only`: everything but the health of the node is for admins, as on the admin port. `cores` share the quotas."""
 
     def __init__(self, access: Access, *, audit: Audit, admin_only: bool = False, cores: int = 1) -> None:
@@ -87,7 +87,7 @@ class Entrance:
             self._access.counters.limited += 1
             raise Failure("RATE_LIMIT", headers=(("Retry-After", str(max(1, math.ceil(wait)))),))
         connection.admitted = True
-        if principal.limits.streams and exchange.route.kind == Kind.STREAM and method == "PUT":
+        if principal.limits.streams and exchange.route.kind == RouteKind.STREAM and method == "PUT":
             exchange.spawn(self._create(front, exchange, principal))
             return False
         return True
@@ -208,13 +208,13 @@ class Entrance:
         route, method = exchange.route, exchange.head.method
         if self._admin_only:
             return (Verb.METRICS if route.path == "/metrics" else Verb.ADMIN), None
-        if route.kind == Kind.STREAM:
+        if route.kind == RouteKind.STREAM:
             return _STREAM.get(method, Verb.READ), route.name
-        if route.kind == Kind.BUCKET:
+        if route.kind == RouteKind.BUCKET:
             return Verb.CREATE, f"{route.name}/"
-        if route.kind == Kind.LIST:
+        if route.kind == RouteKind.LIST:
             return Verb.READ, None
-        if route.kind == Kind.RETENTION:
+        if route.kind == RouteKind.RETENTION:
             return (Verb.READ if method in ("GET", "HEAD") else Verb.DELETE), route.name
         return _asked_of_handler(route, method)
 
@@ -228,7 +228,7 @@ def is_open(path: str) -> bool:
 
 def _is_paced(exchange: Exchange) -> bool:
     """A live reader is slowed down, not refused, which a browser's `EventSource` would take for the end."""
-    return exchange.route.kind == Kind.STREAM and exchange.head.method == "GET" and exchange.query.get("live") == "sse"
+    return exchange.route.kind == RouteKind.STREAM and exchange.head.method == "GET" and exchange.query.get("live") == "sse"
 
 
 def _asked_of_handler(route: Route, method: str) -> tuple[str, str | None]:

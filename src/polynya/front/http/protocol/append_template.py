@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from polynya.front.http.protocol.router import Kind
+from polynya.front.http.protocol.router import RouteKind
 from polynya.front.http.routes.bodies import encoding_of
 from polynya.stream.commands import Producer
 from polynya.wire.headers import BadField, parse_producer
@@ -35,7 +35,7 @@ _DIGITS_MAX = 15
 _HEAD_BYTES_MAX = 1024
 
 
-class Repeat(msgspec.Struct, gc=False):
+class RequestTemplate(msgspec.Struct, gc=False):
     """A head with its digits cut out: what stands before, between and behind them. Without a producer the body's length is the only
     variable, and `between` is empty. The `seen_…` are of the last request read: the next one is mostly of the same lengths."""
 
@@ -90,14 +90,14 @@ class Repeat(msgspec.Struct, gc=False):
         return body, Producer(self.producer_id, self.producer_epoch, int(sequence))
 
 
-def learn(front: HttpFront, head: Head, block: bytes) -> Repeat | None:
+def learn(front: HttpFront, head: Head, block: bytes) -> RequestTemplate | None:
     """The shape of an append that was just parsed, or None when it has anything that the short way does not know."""
     headers = head.headers
     if len(block) > _HEAD_BYTES_MAX or not head.keep_alive or not head.minor or not headers.keys() <= _PLAIN:
         return None
     route = front.router.known(head.target)
     content_type = headers.get("content-type", "")
-    if route is None or route.kind != Kind.STREAM or not content_type or head.length <= 0:
+    if route is None or route.kind != RouteKind.STREAM or not content_type or head.length <= 0:
         return None
     try:
         producer = parse_producer(headers)
@@ -111,4 +111,4 @@ def learn(front: HttpFront, head: Head, block: bytes) -> Repeat | None:
     pieces = (block[: first.start(2)], b"" if producer is None else block[first.end(2) : last.start(2)], block[last.end(2) :])
     identity = ("", 0) if producer is None else (producer.id, producer.epoch)
     shape = (*pieces, not of_sequence[0])
-    return Repeat(*shape, head, route.name, content_type, encoding_of(content_type), *identity, seen_begin=len(pieces[0]))
+    return RequestTemplate(*shape, head, route.name, content_type, encoding_of(content_type), *identity, seen_begin=len(pieces[0]))

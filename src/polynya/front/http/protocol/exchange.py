@@ -22,7 +22,7 @@ from polynya.front.http.protocol.responses import (
     header_lines,
     owner_line,
 )
-from polynya.front.http.protocol.router import Kind, Route
+from polynya.front.http.protocol.router import Route, RouteKind
 from polynya.wire.http1 import Head
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Exchange:
         """The URL of the node that this had better be asked of."""
         route = getattr(self, "route", None)  # it may have failed before it had one
         hint = self.connection.front.service.hint
-        return hint(route.name) if hint is not None and route is not None and route.kind in (Kind.STREAM, Kind.RETENTION) else ""
+        return hint(route.name) if hint is not None and route is not None and route.kind in (RouteKind.STREAM, RouteKind.RETENTION) else ""
 
     def fail(self, code: str, message: str = "", headers: Headers | None = None) -> None:
         """Answer with an error of the table."""

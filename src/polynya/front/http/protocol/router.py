@@ -15,7 +15,7 @@ _ROUTES_MAX = 16_384
 _STREAM_PREFIXES = ("/v1/stream/", "/v1/streams/")
 
 
-class Kind:
+class RouteKind:
     """What a route is; plain numbers, as a table is indexed by them for every request."""
 
     STREAM = 1
@@ -64,14 +64,14 @@ class Router:
     def _resolve(self, path: str) -> Route:
         handler = self._handlers.get(path)
         if handler is not None:
-            return Route(Kind.HANDLER, path, handler=handler)
+            return Route(RouteKind.HANDLER, path, handler=handler)
         for prefix, handler in self._mounts:
             if path.startswith(prefix):
-                return Route(Kind.MOUNT, path, handler=handler, segments=decode_segments(path[len(prefix) :]))
+                return Route(RouteKind.MOUNT, path, handler=handler, segments=decode_segments(path[len(prefix) :]))
         if not self._streams:
             raise Failure("NO_ROUTE")
         if path == "/v1/streams":
-            return Route(Kind.LIST, path)
+            return Route(RouteKind.LIST, path)
         route = self._retention(path) or self._stream(path)
         if len(self._known) >= _ROUTES_MAX:
             self._known.clear()
@@ -81,7 +81,7 @@ class Router:
     def _stream(self, path: str) -> Route:
         for prefix in _STREAM_PREFIXES:
             if path.startswith(prefix):
-                return Route(Kind.STREAM, path, canonical_name(decode_path(path[len(prefix) :])))
+                return Route(RouteKind.STREAM, path, canonical_name(decode_path(path[len(prefix) :])))
         decoded = decode_path(path)[1:]
         bucket, slash, _ = decoded.partition("/")
         if is_reserved(bucket) or not decoded:
@@ -89,8 +89,8 @@ class Router:
         if not is_bucket(bucket):
             raise BadName(BUCKET_RULE)
         if not slash:
-            return Route(Kind.BUCKET, path, bucket)
-        return Route(Kind.STREAM, path, canonical_name(decoded), bare_offsets=True)
+            return Route(RouteKind.BUCKET, path, bucket)
+        return Route(RouteKind.STREAM, path, canonical_name(decoded), bare_offsets=True)
 
     def _retention(self, path: str) -> Route | None:
         """`STREAM/retention` and `STREAM/retention/OFFSET`, on either spelling of the stream; None for what is neither."""
@@ -98,10 +98,10 @@ class Router:
         if not found or stem + "/" in ("/", *_STREAM_PREFIXES) or (tail and tail[0] != "/"):
             return None
         stream = self._stream(stem)
-        if stream.kind != Kind.STREAM:
+        if stream.kind != RouteKind.STREAM:
             return None
         segments = decode_segments(tail[1:]) if tail else ()
-        return Route(Kind.RETENTION, path, stream.name, bare_offsets=stream.bare_offsets, segments=segments)
+        return Route(RouteKind.RETENTION, path, stream.name, bare_offsets=stream.bare_offsets, segments=segments)
 
     def stream_of(self, path: str) -> str:
         """The canonical name that a path names, as `Stream-Forked-From` spells it. Raises `Failure`."""
@@ -113,6 +113,6 @@ class Router:
             raise Failure("INVALID_HEADER", str(bad)) from None
         except BadName as bad:
             raise Failure("INVALID_HEADER", f"Stream-Forked-From: {bad}") from None
-        if route.kind != Kind.STREAM:
+        if route.kind != RouteKind.STREAM:
             raise Failure("INVALID_HEADER", "Stream-Forked-From must be the path of a stream")
         return route.name

@@ -17,7 +17,7 @@ ASK_SECONDS = 0.1  # a stream that is written all the time is asked for no more 
 AGAIN_SECONDS = 1.0  # when there was no leader to ask
 
 
-class Doubter(Protocol):
+class TailConfirmer(Protocol):
     @property
     def name(self) -> str: ...
 
@@ -26,7 +26,7 @@ class Doubter(Protocol):
         ...
 
 
-class Assurance:
+class TailConfirmation:
     """Of one front."""
 
     def __init__(
@@ -34,15 +34,15 @@ class Assurance:
     ) -> None:
         self._facts = facts
         self._spawn = spawn
-        self._doubters: dict[Doubter, None] = {}
+        self._doubters: dict[TailConfirmer, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def doubt(self, doubter: Doubter) -> None:
+    def doubt(self, doubter: TailConfirmer) -> None:
         """It was told something that may not be the last."""
         self._doubters[doubter] = None
         self._ask_in(ASK_SECONDS)
 
-    def forget(self, doubter: Doubter) -> None:
+    def forget(self, doubter: TailConfirmer) -> None:
         self._doubters.pop(doubter, None)
 
     def close(self) -> None:
@@ -56,7 +56,7 @@ class Assurance:
 
     async def _ask_all(self) -> None:
         doubters, self._doubters = self._doubters, {}
-        by_name: dict[str, list[Doubter]] = {}
+        by_name: dict[str, list[TailConfirmer]] = {}
         for doubter in doubters:
             by_name.setdefault(doubter.name, []).append(doubter)
         try:
@@ -66,7 +66,7 @@ class Assurance:
         if self._doubters:
             self._ask_in(AGAIN_SECONDS if not self._doubters.keys().isdisjoint(doubters) else ASK_SECONDS)
 
-    async def _ask(self, name: str, waiting: list[Doubter]) -> None:
+    async def _ask(self, name: str, waiting: list[TailConfirmer]) -> None:
         try:
             facts = await self._facts(name)
         except PolynyaError:

@@ -11,7 +11,7 @@ from polynya.base.limits import CONTENT_TYPE_BYTES_MAX
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.responses import COMMON, owner_line
-from polynya.front.http.protocol.router import Kind, Route
+from polynya.front.http.protocol.router import Route, RouteKind
 from polynya.front.http.routes.bodies import batch_of, check_coding, encoding_of
 from polynya.front.http.routes.refusals import fail_reply, tail_headers
 from polynya.stream.commands import Append, Batch, Encoding, Producer
@@ -20,7 +20,7 @@ from polynya.wire.headers import BadField, is_true, parse_content_type, parse_in
 
 if TYPE_CHECKING:
     from polynya.front.http.connection import Connection
-    from polynya.front.http.protocol.append_template import Repeat
+    from polynya.front.http.protocol.append_template import RequestTemplate
     from polynya.front.http.server import HttpFront
 
 _REFUSED = int(Code.NOT_FOUND)  # from here on
@@ -106,7 +106,7 @@ def _hinted(front: HttpFront, name: str, answer: bytes) -> bytes:
     return answer[:-2] + owner_line(owner) + b"\r\n" if owner else answer
 
 
-def append_again(connection: Connection, repeat: Repeat, body: bytes, producer: Producer | None) -> bool:
+def append_again(connection: Connection, repeat: RequestTemplate, body: bytes, producer: Producer | None) -> bool:
     """An append of a known shape, on a connection with nothing in flight. False: take the general way."""
     front = connection.front
     meter = connection.meter
@@ -131,12 +131,12 @@ def append_again(connection: Connection, repeat: Repeat, body: bytes, producer: 
     return True
 
 
-def appended_again(connection: Connection, repeat: Repeat, number: int, reply: Reply | BaseException) -> bytes | None:
+def appended_again(connection: Connection, repeat: RequestTemplate, number: int, reply: Reply | BaseException) -> bytes | None:
     """The answer to `append_again`, to be sent; None: it was not the commonest, and went the general way."""
     if type(reply) is not Reply or reply.code >= _REFUSED or reply.closed:
         exchange = Exchange(connection, number, repeat.head, b"")
         exchange.query = {}
-        exchange.route = Route(Kind.STREAM, repeat.head.target, repeat.name)
+        exchange.route = Route(RouteKind.STREAM, repeat.head.target, repeat.name)
         _appended(exchange, bool(repeat.between), reply)
         return None
     front = connection.front

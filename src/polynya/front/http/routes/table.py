@@ -9,7 +9,7 @@ from polynya.front.http.protocol.errors import REFUSED
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.extension import READS_BY_POST, Handler, Request
 from polynya.front.http.protocol.responses import PREFLIGHT
-from polynya.front.http.protocol.router import Kind
+from polynya.front.http.protocol.router import RouteKind
 from polynya.front.http.routes.append import append
 from polynya.front.http.routes.bucket import put_bucket
 from polynya.front.http.routes.create import create
@@ -66,10 +66,10 @@ async def _call(exchange: Exchange, handler: Handler) -> None:
 
 _ANY: Methods = dict.fromkeys(("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH"), call_handler)
 METHODS: dict[int, Methods] = {
-    Kind.STREAM: {"POST": append, "GET": read, "HEAD": head, "PUT": create, "DELETE": delete, "OPTIONS": options},
-    Kind.BUCKET: {"PUT": put_bucket, "OPTIONS": options},
-    Kind.LIST: {"GET": list_streams, "HEAD": list_streams, "OPTIONS": options},
-    Kind.RETENTION: {
+    RouteKind.STREAM: {"POST": append, "GET": read, "HEAD": head, "PUT": create, "DELETE": delete, "OPTIONS": options},
+    RouteKind.BUCKET: {"PUT": put_bucket, "OPTIONS": options},
+    RouteKind.LIST: {"GET": list_streams, "HEAD": list_streams, "OPTIONS": options},
+    RouteKind.RETENTION: {
         "GET": show_retention,
         "HEAD": show_retention,
         "PUT": put_retention,
@@ -77,8 +77,8 @@ METHODS: dict[int, Methods] = {
         "POST": trim_stream,
         "OPTIONS": options,
     },
-    Kind.HANDLER: _ANY | {"OPTIONS": options},
-    Kind.MOUNT: _ANY | {"OPTIONS": options},
+    RouteKind.HANDLER: _ANY | {"OPTIONS": options},
+    RouteKind.MOUNT: _ANY | {"OPTIONS": options},
 }
 
 
@@ -88,7 +88,7 @@ def dispatch(front: HttpFront, exchange: Exchange) -> None:
     if answerer is None:
         allowed = ", ".join(methods)
         message = f"{exchange.head.method[:32]} is not taken at this path, which takes {allowed}"
-        if exchange.route.kind == Kind.BUCKET:
+        if exchange.route.kind == RouteKind.BUCKET:
             message += "; it names a bucket, and a stream is at /v1/stream/NAME"
         exchange.fail("METHOD_NOT_ALLOWED", message, [("Allow", allowed)])
     else:
