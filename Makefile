@@ -33,16 +33,16 @@ check: $(STAMPS)/dev  ## format, lint, strict types, layers, unit tests: under a
 	@$(SUITE) -q -m "not process and not spark and not conformance" $(ARGS)
 
 sim: $(STAMPS)/dev  ## a whole cluster in one thread, with faults from a seed (SEED=7, SEEDS=50 for more of them)
-	@PYTHONPATH=tests $(PY) tests/sim_run.py --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1) $(ARGS)
+	@PYTHONPATH=src:tests $(PY) -m sim.run --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1) $(ARGS)
 
 mutants: $(STAMPS)/dev  ## defects put into the product one by one: each must be caught (ARGS="part of a name")
-	@PYTHONPATH=tests $(PY) tests/mutants.py $(ARGS)
+	@PYTHONPATH=src:tests $(PY) -m sim.all_mutants $(ARGS)
 
 chaos: $(STAMPS)/dev  ## three real nodes under load, real faults from a seed, and a checker (SEED=7, SECONDS=600; ARGS=--help)
 	@PYTHONPATH=src $(PY) -m chaos $(if $(SEED),--seed $(SEED)) --seconds $(or $(SECONDS),120) $(ARGS)
 
 fuzz: $(STAMPS)/dev  ## nonsense for real nodes: requests, frames of other nodes, damaged files, flags and settings (SEED=7, SECONDS=600; ARGS="--only http")
-	@PYTHONPATH=src:tests $(PY) tests/fuzz_run.py $(if $(SEED),--seed $(SEED)) --seconds $(or $(SECONDS),300) $(ARGS)
+	@PYTHONPATH=src:tests $(PY) -m fuzz.run $(if $(SEED),--seed $(SEED)) --seconds $(or $(SECONDS),300) $(ARGS)
 
 upgrade: $(STAMPS)/dev  ## a rolling upgrade of three nodes from an older revision to this one, under load (FROM=revision; ARGS="--kill --s3")
 	@PYTHONPATH=src $(PY) -m chaos.upgrade --from $(or $(FROM),$(error FROM=REVISION is needed)) $(ARGS)

@@ -58,7 +58,7 @@ def simulate(work: Work, seed: int, seconds: float) -> Simulation:
     found = Simulation(first_seed=seed)
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        raw = work.run("tests/sim_run.py", f"--seed={seed + found.seeds}", f"--seeds={SIM_STEP}", "--quiet")
+        raw = work.run("-m", "sim.run", f"--seed={seed + found.seeds}", f"--seeds={SIM_STEP}", "--quiet")
         found.take(msgspec.json.decode(raw, type=Simulation))
         found.seeds += SIM_STEP
     return found
@@ -121,7 +121,7 @@ def _run(options: argparse.Namespace, before: Results) -> Results:
         results.soak = _chaos(work, "--soak", f"--seed={options.seed}", f"--seconds={soak:.0f}", "--cores=2")
         if not options.no_mutants:
             results.mutants_date = results.date
-            results.mutants = msgspec.json.decode(work.run("tests/mutants.py"), type=list[Mutant])
+            results.mutants = msgspec.json.decode(work.run("-m", "sim.all_mutants"), type=list[Mutant])
     return results
 
 

@@ -21,12 +21,12 @@ FOUND = (
     Found(
         "A supervisor whose disk had failed ended with a traceback instead of its exit code, because it could not remove its pid file",
         "chaos, seed 3, power cuts",
-        "tests/node/test_folder.py",
+        "tests/system/test_data_dir.py",
     ),
     Found(
         "A node whose clock was set back by two hours was not let in after a restart: its certificate was one hour old at most",
         "chaos, seed 6, a clock that jumps by -7,200 s, then a disk that fails",
-        "tests/node/test_authority_dates.py",
+        "tests/cluster/test_certificate_dates.py",
     ),
     Found(
         "An append that had waited for a leader kept its old time stamp: log time went back",
@@ -71,7 +71,7 @@ FOUND = (
         "A new group never had a leader: the first member to know that there is nothing to remember said so while it could not reach the others "
         "yet, and was no blank one any more when they asked",
         "a cluster of two cores a node that started beside others, on a busy machine",
-        "tests/raft/test_forgetting.py",
+        "tests/raft/test_disk_loss.py",
     ),
     Found(
         "A node whose clock was an hour ahead was refused by the object store, kept its leaderships, and flushed nothing for as long: what was recent there "
@@ -114,19 +114,19 @@ FOUND = (
         "A replica on its way to a node stood still for good: the acknowledgements of a whole window had been lost, and while it learned its answers to "
         "heartbeats say nothing of what it has",
         "simulation of readers, seed 71000003",
-        "tests/raft/test_forgetting.py",
+        "tests/raft/test_disk_loss.py",
     ),
     Found(
         "In the first seconds of a cluster, and while a node on an empty disk got its data, another lost disk left groups of three without a leader for "
         "good, though everything was there",
-        "thinking it over; and random births and losses of disks (tests/raft_losses.py)",
+        "thinking it over; and random births and losses of disks (tests/sim/raft_losses.py)",
         "tests/raft/test_raft_losses.py",
     ),
     Found(
         "A snapshot of a group that was written to on many streams while it was encoded lacked what changed in the last of four passes: after a restart "
         "acknowledged appends were missing",
         "a test of it that counted on time was made to write between any two slices",
-        "tests/node/test_incremental_snapshots.py",
+        "tests/engine/test_incremental_snapshots.py",
     ),
     Found(
         "A member far behind was sent a snapshot for ever that it could not take: the leader had written it anew at the same index and of the same size "
@@ -189,7 +189,7 @@ FOUND = (
         "A snapshot whose sender was lost while a chunk was missing kept its place at the receiver for good if the next leader did without one: after four of "
         "them no group's snapshot was taken there before a restart",
         "read line by line",
-        "tests/node/test_arriving.py",
+        "tests/engine/test_snapshot_receive.py",
     ),
     Found(
         "After a node died some groups took 2.5 to 2.9 s: the other two had asked for votes in the same millisecond, and each then waited as long as "
@@ -218,7 +218,7 @@ FOUND = (
         "A node back from a power cut knew nothing of one that had joined meanwhile and led the meta group: it refused it, so that its log said nothing, "
         "for 84 s",
         "chaos, seed 5052 of `--s3 --lose-all --acts 0.4`",
-        "tests/node/test_maps.py",
+        "tests/cluster/test_map_cache.py",
     ),
     Found(
         "A snapshot whose bytes changed on the disk of a running leader could be sent to nobody, so that a member without a disk never got its data from "
@@ -230,7 +230,7 @@ FOUND = (
         "A node by itself that was put back from an older image began with less than was acknowledged, and swept the newer packs in its object store as "
         "orphans",
         "read line by line",
-        "tests/node/test_claims.py",
+        "tests/tiering/test_root_claim.py",
     ),
     Found(
         "A backup restored twice with the same object store was one history twice: offsets were given out again",
@@ -298,7 +298,7 @@ FOUND = (
         "A node that was away while others were replaced refused the newcomers when none of those that it knew was up: two of three nodes were there, and had "
         "no leader",
         "read line by line",
-        "tests/node/test_newcomers.py",
+        "tests/cluster/test_newcomers.py",
     ),
     Found(
         "While one group had no leader all claims, acknowledgements and deliveries of subscriptions failed; what was done in part was answered as refused",
@@ -309,7 +309,7 @@ FOUND = (
         "What another node answered when it was asked for the map of the cluster, and was none, ended the core that had asked; one that answered "
         "nonsense about itself made every node answer 500 to those who looked at the cluster",
         "fuzzing of the peer ports, seed 2",
-        "tests/node/test_maps.py",
+        "tests/cluster/test_map_cache.py",
     ),
     Found(
         "A packed snapshot of which a byte changed on the sender's disk was sent again and again, and the member that was behind stayed so",
@@ -348,6 +348,6 @@ FOUND = (
         "A supervisor that asked the other nodes who they are before its cores started printed a traceback when such a connection ended "
         "in the midst (uvloop's TLS)",
         "chaos, seed 20261123, kill a supervisor",
-        "tests/node/test_no_memory.py",
+        "tests/engine/test_no_memory.py",
     ),
 )

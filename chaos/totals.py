@@ -1,4 +1,4 @@
-"""What the simulation says of many seeds: written by tests/sim_run.py, read for the page."""
+"""What the simulation says of many seeds: written by tests/sim/run.py, read for the page."""
 
 from __future__ import annotations
 

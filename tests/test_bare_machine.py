@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from bare_machine import LACKING, ROOT, BareMachine, Unavailable, poor_path
 from missing import left_out
+from worlds.bare_machine import LACKING, ROOT, BareMachine, Unavailable, poor_path
 
 sys.path.insert(0, str(ROOT))
 
@@ -31,9 +31,9 @@ SLICE = (
     "tests/chaos/test_chaos_network.py",
     "tests/console/test_console_units.py",
     "tests/lakehouse/test_lake_java.py",
-    "tests/node/test_config.py",
-    "tests/node/test_ports.py",
-    "tests/node/test_scheduling.py",
+    "tests/config/test_config.py",
+    "tests/system/test_ports.py",
+    "tests/system/test_scheduling.py",
     "tests/cli/test_doctor.py",
     "tests/access/test_access_tokens.py",
 )

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import raft_mutants
-import sim_mutants
-from code_edits import Stale, edited_function, edited_source
-from mutant_runs import ERRORS, Trials, check_fault, watched
+from sim import mutants as sim_mutants
+from sim import raft_mutants
+from sim.code_edits import Stale, edited_function, edited_source
+from sim.mutant_runs import ERRORS, Trials, check_fault, watched
 
 from polynya.engine.replicated import ReplicatedEngine
 
@@ -103,7 +103,7 @@ def test_a_mutant_that_uses_what_is_gone_is_stale(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.process
 def test_what_a_process_that_tries_mutants_cannot_do_is_stale() -> None:
-    with Trials(Path(sim_mutants.__file__)) as trials, pytest.raises(Stale, match="no such mutant"):
+    with Trials("sim.mutants") as trials, pytest.raises(Stale, match="no such mutant"):
         trials.caught("no such mutant")
 
 

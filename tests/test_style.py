@@ -38,7 +38,7 @@ ALLOWED = {  # (file, call): why
     ("src/polynya/node/supervisor.py", "asyncio.ensure_future"): "two waits of one coroutine that are cancelled by it",
     ("tests/missing.py", "pytest.skip"): "the one place that skips",
     ("tests/disk_shim/sitecustomize.py", "time.sleep"): "the disk call that is held up",
-    ("tests/node/test_health.py", "time.sleep"): "the stall that is measured",
+    ("tests/admin/test_health.py", "time.sleep"): "the stall that is measured",
     ("tests/node/test_supervisor.py", "time.sleep"): "polls a process, with a deadline",
     ("tests/polling.py", "time.sleep"): "the one place that polls",
     ("tests/s3_server.py", "time.sleep"): "waits for a foreign server, with a deadline",

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from several_writers import write_at_once
+from worlds.several_writers import write_at_once
 
 from polynya.access import Access, BadScope, Denied, Limits
 from polynya.access import authenticator as guard_module

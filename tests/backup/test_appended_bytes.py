@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from backup_world import BackedUp, FakeSource, restored, taken
+from worlds.backup import BackedUp, FakeSource, restored, taken
 
 from polynya.backup.repository import chosen
 from polynya.backup.verifying import BackupVerifier

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from backup_world import file_of
 from hypothesis import given
 from hypothesis import strategies as st
-from stream_world import World, raw_batch
+from worlds.backup import file_of
+from worlds.stream import World, raw_batch
 
 from polynya.backup import manifest as manifests
 from polynya.backup.group_file import Header, machine_of, pack_header, parse

@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from backup_world import made, opened
-from cold_world import CLUSTER, GROUPS
-from stream_world import World, raw_batch
+from worlds.backup import made, opened
+from worlds.cold import CLUSTER, GROUPS
+from worlds.stream import World, raw_batch
 
 from polynya.base.names import group_of
 from polynya.config.model import Config

@@ -13,11 +13,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from backup_world import ALL, BackedUp, FakeSource, opened, restored, taken
-from cold_world import CLUSTER, GROUPS, no_sleep
 from google_crc32c import value as crc32c
 from msgspec import structs
-from stream_world import raw_batch
+from worlds.backup import ALL, BackedUp, FakeSource, opened, restored, taken
+from worlds.cold import CLUSTER, GROUPS, no_sleep
+from worlds.stream import raw_batch
 
 from polynya.backup import copies, progress, pruning
 from polynya.backup.group_file import Header

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from power_cut import PowerCut
+from worlds.power_cut import PowerCut
 
 from polynya.access.token_file import TokenFile, Wanted
 from polynya.base.errors import ConfigError

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from chromium import Browser, browser
-from steady_node import steady_node
+from worlds.steady_node import steady_node
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 __all__ = ["browser"]  # the fixture

@@ -13,7 +13,7 @@ import pytest
 from node_js import environment, installed, node
 from polling import wait_until
 from product import running_node
-from steady_node import steady_node
+from worlds.steady_node import steady_node
 
 STORIES = {"typescript": 20, "state": 3, "yjs": 4}
 COUNT = 600

@@ -22,7 +22,7 @@ from durable_streams import (
 )
 from polling import wait_until
 from product import running_node
-from steady_node import steady_node
+from worlds.steady_node import steady_node
 
 JSON = "application/json"
 

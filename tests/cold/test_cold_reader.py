@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from cold_world import FaultyStore
 from google_crc32c import value as crc32c
+from worlds.cold import FaultyStore
 
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.cold import ColdReader

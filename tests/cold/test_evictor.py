@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from cold_world import CLUSTER, GROUPS, FaultyStore, Tier, no_sleep, play, play_each
+from worlds.cold import CLUSTER, GROUPS, FaultyStore, Tier, no_sleep, play, play_each
 
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.names import group_of

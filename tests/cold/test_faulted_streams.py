@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import cast
 
 import pytest
-from cold_world import GROUPS, Tier, play
 from google_crc32c import value as crc32c
-from service_world import World
+from worlds.cold import GROUPS, Tier, play
+from worlds.service import World
 
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.names import group_of

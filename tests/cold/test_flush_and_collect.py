@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import pytest
-from cold_world import GROUPS, FaultyStore, Tier, play, play_each
+from worlds.cold import GROUPS, FaultyStore, Tier, play, play_each
 
 from polynya.admin.store_checks import GRACE_SECONDS_MIN
 from polynya.base.errors import Unavailable

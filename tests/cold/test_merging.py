@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from cold_world import GROUPS, MERGE_SETTINGS, FaultyStore, Tier, play, play_each
+from worlds.cold import GROUPS, MERGE_SETTINGS, FaultyStore, Tier, play, play_each
 
 from polynya.base.errors import Unavailable
 from polynya.base.names import group_of

@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from cold_world import CoreWorld
 from s3_server import s3_server  # noqa: F401  (a fixture)
+from worlds.cold import CoreWorld
 
 from polynya.cold import ColdReader, Collector, CollectorSettings, Flusher, FlushSettings
 from polynya.objectstore import StoreSettings, claim_root, open_store, owns_root, prove_conditional_writes

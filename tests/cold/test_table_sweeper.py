@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from lake_world import Lake, quiet
 from pyiceberg.table import StaticTable
 from s3_server import s3_server  # noqa: F401  (a fixture)
+from worlds.lakehouse import Lake, quiet
 
 from polynya.cold.table_sweeper import TableSweeper
 from polynya.lakehouse.commit import run_job

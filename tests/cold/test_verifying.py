@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import pytest
-from cold_world import Tier, play
+from worlds.cold import Tier, play
 
 from polynya.cold import PackVerifier, verifier
 from polynya.cold.verifier import DAMAGED, MISSING, Fault, VerifiedPart

@@ -8,10 +8,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from dev_cluster import dev_cluster
-from in_turn import in_turn
 from node_js import environment, installed, node
 from product import ahead_of_others, running_node
+from worlds.dev_cluster import dev_cluster
+from worlds.round_robin import in_turn
 
 TESTS = 338
 LONG_POLL_SECONDS = 0.5

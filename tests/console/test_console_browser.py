@@ -15,7 +15,7 @@ from chromium import Browser, Page, browser
 from free_ports import free_ports
 from polling import wait_until
 from product import RunningNode, environment, running_node
-from steady_node import two_free_ports
+from worlds.steady_node import two_free_ports
 
 from polynya import __version__
 

@@ -1,4 +1,4 @@
-/* Preloaded into a process: it finds as many CPUs as TEST_CPUS says, whatever the machine has. Built by tests/bare_machine.py. */
+/* Preloaded into a process: it finds as many CPUs as TEST_CPUS says, whatever the machine has. Built by tests/worlds/bare_machine.py. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <sched.h>

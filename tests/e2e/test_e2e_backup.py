@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_world import Writer, ask, records
-from dev_cluster import dev_cluster
 from e2e_world import World, metric
 from polling import wait_until
 from product import WITH_US, environment, polynya, running_node
 from s3_server import S3Server, s3_server
+from worlds.dev_cluster import dev_cluster
+from worlds.real_cluster import Writer, ask, records
 
 __all__ = ["s3_server"]
 pytestmark = pytest.mark.process

@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
-from cluster_world import Writer, ask, go_on
-from dev_cluster import DevCluster, dev_cluster
 from e2e_world import JSON, World
 from polling import wait_until
+from worlds.dev_cluster import DevCluster, dev_cluster
+from worlds.real_cluster import Writer, ask, go_on
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 NAMES = [f"changed/{number}" for number in range(12)]

@@ -9,11 +9,11 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from cluster_world import Tail, Writer, ask, ask_once, go_on, names_by_leader
-from dev_cluster import dev_cluster
 from polling import wait_until
 from product import Ran, polynya
 from test_e2e_metrics import OF_A_CLUSTER
+from worlds.dev_cluster import dev_cluster
+from worlds.real_cluster import Tail, Writer, ask, ask_once, go_on, names_by_leader
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cluster_world import ask_once, run
-from dev_cluster import DevCluster, dev_cluster
 from polling import wait_until
 from product import polynya
+from worlds.dev_cluster import DevCluster, dev_cluster
+from worlds.real_cluster import ask_once, run
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from disk_orders import DiskOrders
 from e2e_crashes import PlainWriter, Producer, at_work
 from e2e_world import JSON, Answer, Client, Lost, World, is_root, metric, raw, read_until
 from missing import left_out, needed_program
 from polling import wait_until
+from worlds.disk_faults import DiskOrders
 
 pytestmark = pytest.mark.process
 

@@ -6,10 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cluster_world import Writer, agreed, ask, go_on, records, run
-from dev_cluster import DevCluster, dev_cluster
 from polling import wait_until
 from product import Ran, polynya
+from worlds.dev_cluster import DevCluster, dev_cluster
+from worlds.real_cluster import Writer, agreed, ask, go_on, records, run
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 WAIT_SECONDS = 100

@@ -6,10 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cluster_world import agreed, ask, records
-from dev_cluster import dev_cluster
 from polling import wait_until
 from product import polynya
+from worlds.dev_cluster import dev_cluster
+from worlds.real_cluster import agreed, ask, records
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cluster_world import Tail, Writer, agreed, ask, ask_once, go_on, records, run
-from dev_cluster import DevCluster, dev_cluster
 from polling import wait_until
+from worlds.dev_cluster import DevCluster, dev_cluster
+from worlds.real_cluster import Tail, Writer, agreed, ask, ask_once, go_on, records, run
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 READER = 4

@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from cluster_world import names_by_leader
-from dev_cluster import dev_cluster
 from polling import wait_until
 from product import environment
+from worlds.dev_cluster import dev_cluster
+from worlds.real_cluster import names_by_leader
 
 from polynya.client import START, Client
 

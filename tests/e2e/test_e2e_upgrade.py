@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_world import ask
-from dev_cluster import DevCluster, dev_cluster
 from polling import wait_until
 from product import SOURCE, polynya
+from worlds.dev_cluster import DevCluster, dev_cluster
+from worlds.real_cluster import ask
 
 from polynya.base.levels import LEVEL
 

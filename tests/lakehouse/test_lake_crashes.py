@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from lake_world import Lake, quiet
+from worlds.lakehouse import Lake, quiet
 
 from polynya.lakehouse import delta
 from polynya.lakehouse.commit import STEPS, repair, run_job

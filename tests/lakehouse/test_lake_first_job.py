@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from lake_world import Lake, quiet
+from worlds.lakehouse import Lake, quiet
 
 from polynya.lakehouse.commit import run_job
 

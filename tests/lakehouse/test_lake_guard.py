@@ -10,8 +10,8 @@ from typing import Any
 import duckdb
 import msgspec
 import pytest
-from lake_world import Lake
 from product import environment
+from worlds.lakehouse import Lake
 
 from polynya.lakehouse.plan import TableRef
 from polynya.lakehouse.sql import ask

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lake_world import Lake
+from worlds.lakehouse import Lake
 
 from polynya.base.errors import CorruptData
 from polynya.lakehouse import prepare

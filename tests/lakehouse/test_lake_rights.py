@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from lake_world import Lake
+from worlds.lakehouse import Lake
 
 from polynya.lakehouse.worker import compact
 from polynya.objectstore import StoreSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from lake_world import Lake
+from worlds.lakehouse import Lake
 
 from polynya.lakehouse.blobs import open_blobs
 from polynya.lakehouse.sql import ask, query

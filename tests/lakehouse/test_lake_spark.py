@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lake_world import Lake
 from missing import missing, needed_module
 from spark_jars import jars
+from worlds.lakehouse import Lake
 
 from polynya.lakehouse.worker import compact
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from lake_world import Lake
+from worlds.lakehouse import Lake
 
 from polynya.lakehouse.plan import TableRef
 from polynya.lakehouse.sql import BLOCK_ROWS, BadQuery, ask, query

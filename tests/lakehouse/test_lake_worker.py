@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from lake_world import Lake
+from worlds.lakehouse import Lake
 
 from polynya.base.errors import ConfigError, Unavailable
 from polynya.lakehouse.commit import RangesGone

@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
-from cluster_peer import cluster_peer
 from free_ports import free_ports
 from polling import wait_until
+from worlds.cluster_peer import cluster_peer
 
 from polynya.node.supervisor import how_it_ended
 

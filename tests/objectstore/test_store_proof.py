@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from sim_loop import run_simulated
+from sim.loop import run_simulated
 
 from polynya.base.errors import ConfigError
 from polynya.objectstore import MemoryStore, NotFound, prove_conditional_writes

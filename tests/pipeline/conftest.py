@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pipe_world import PipeWorld
 from s3_server import s3_server  # noqa: F401  (a fixture)
+from worlds.pipeline import PipeWorld
 
 
 @pytest.fixture

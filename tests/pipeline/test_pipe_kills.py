@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pipe_world import PipeWorld
+from worlds.pipeline import PipeWorld
 
 pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(1800)]
 

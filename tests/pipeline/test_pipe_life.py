@@ -6,7 +6,7 @@ import json
 from collections import Counter
 
 import pytest
-from pipe_world import PipeWorld
+from worlds.pipeline import PipeWorld
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from pipe_world import PipeWorld
 from s3_server import S3Server
+from worlds.pipeline import PipeWorld
 
 pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from pipe_world import PipeWorld
+from worlds.pipeline import PipeWorld
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 

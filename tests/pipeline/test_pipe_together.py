@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from pipe_world import PipeWorld
+from worlds.pipeline import PipeWorld
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 

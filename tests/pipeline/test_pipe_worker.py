@@ -7,8 +7,8 @@ import signal
 
 import psutil
 import pytest
-from pipe_world import PipeWorld
 from polling import wait_until
+from worlds.pipeline import PipeWorld
 
 pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(900)]
 

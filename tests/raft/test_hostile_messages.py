@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raft_world import World
+from worlds.raft import World
 
 from polynya.base.errors import InvalidMessage
 from polynya.raft import Configuration, Effects, Entry, EntryKind, Raft, decode_message

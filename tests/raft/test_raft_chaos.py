@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-import raft_chaos
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sim import raft_chaos
 
 
 @pytest.mark.parametrize("seed", range(16))

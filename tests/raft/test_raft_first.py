@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raft_world import World, commands
+from worlds.raft import World, commands
 
 from polynya.raft import NEVER, Configuration, Role
 from polynya.raft.messages import Vote

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import raft_losses
+from sim import raft_losses
 
 
 @pytest.mark.parametrize("seed", range(16))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from raft_mutants import MUTANTS, caught
+from sim.raft_mutants import MUTANTS, caught
 
 pytestmark = pytest.mark.process
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-import raft_story
+from stories import raft as raft_story
 
 STORIES = sorted((Path(__file__).parent / "stories").glob("*.txt"))
 

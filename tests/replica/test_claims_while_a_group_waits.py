@@ -9,10 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cluster_stories import led, stories
-from service_world import json_batch
-from shell_world import Shell
-from sim_cluster import GROUPS, Node, World
+from sim.cluster import GROUPS, Node, World
+from stories.cluster import led, stories
+from worlds.service import json_batch
+from worlds.subscriptions import Shell
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.names import group_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from cluster_stories import A, led, outrun, stories
-from sim_cluster import Node, NotThere, World
-from sim_loop import run_simulated
+from sim.cluster import Node, NotThere, World
+from sim.loop import run_simulated
+from stories.cluster import A, led, outrun, stories
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.service.api import Facts, Page, ReadQuery, Refusal

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sim_restored import Restored
-from sim_swarm import SwarmEpisode
+from sim.restored import Restored
+from sim.swarm import SwarmEpisode
 
 SEEDS = (
     3,

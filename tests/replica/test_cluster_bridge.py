@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from cluster_stories import A, led
-from sim_cluster import Node, World
-from sim_loop import run_simulated
-from sim_moves import Ear
+from sim.cluster import Node, World
+from sim.loop import run_simulated
+from sim.moves import Ear
+from stories.cluster import A, led
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.service.api import Facts

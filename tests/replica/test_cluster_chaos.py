@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from sim_chaos import run_episode
-from sim_knobs import Knobs
-from sim_moves import run_moves
-from sim_planned import run_planned
-from sim_readers import run_readers
-from sim_returns import run_returns
+from sim.chaos import run_episode
+from sim.knobs import Knobs
+from sim.moves import run_moves
+from sim.planned import run_planned
+from sim.readers import run_readers
+from sim.returns import run_returns
 
 TESTS = Path(__file__).parent.parent
 
@@ -85,6 +85,6 @@ def test_moves_of_a_seed_are_the_same_run_again() -> None:
 
 
 def test_a_seed_gives_the_same_run_in_another_process() -> None:
-    code = f"import sys; sys.path[:0] = {[str(TESTS), str(TESTS.parent / 'src')]!r}; from sim_chaos import run_episode; print(run_episode(9, 12))"
+    code = f"import sys; sys.path[:0] = {[str(TESTS), str(TESTS.parent / 'src')]!r}; from sim.chaos import run_episode; print(run_episode(9, 12))"
     others = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() for _ in range(2)]
     assert others == [run_episode(9, 12)] * 2

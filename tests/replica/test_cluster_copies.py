@@ -1,10 +1,10 @@
 """A node to which an older image of its disk is put back is kept out by those who remember more: nothing that was acknowledged is lost. That without it
-something is, a defect shows (sim_mutants.py)."""
+something is, a defect shows (sim/mutants.py)."""
 
 from __future__ import annotations
 
 import pytest
-from sim_copies import Copies
+from sim.copies import Copies
 
 
 @pytest.mark.parametrize("seed", [1, 4, 9, 14])

@@ -8,17 +8,17 @@ from collections.abc import Awaitable, Callable
 from random import Random
 
 import pytest
-from cluster_stories import A, led, stories
-from sim_chaos import Episode
-from sim_clock import Clock
-from sim_cluster import Node, World
-from sim_disk import CHANGES, Crash
-from sim_faults import FAULTS, weights
-from sim_knobs import Knobs
-from sim_leases import leases_checked
-from sim_loop import run_simulated
-from sim_network import Bad
-from sim_swarm import SwarmEpisode
+from sim.chaos import Episode
+from sim.clock import Clock
+from sim.cluster import Node, World
+from sim.disk import CHANGES, Crash
+from sim.faults import FAULTS, weights
+from sim.knobs import Knobs
+from sim.leases import leases_checked
+from sim.loop import run_simulated
+from sim.network import Bad
+from sim.swarm import SwarmEpisode
+from stories.cluster import A, led, stories
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 

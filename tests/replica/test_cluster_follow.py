@@ -6,9 +6,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from cluster_stories import A, led, stories
-from sim_cluster import GROUPS, Node, World
-from sim_loop import run_simulated
+from sim.cluster import GROUPS, Node, World
+from sim.loop import run_simulated
+from stories.cluster import A, led, stories
 
 from polynya.engine.append_origins import MANY
 from polynya.engine.leadership import PLACED_SECONDS, STAY_SECONDS, LeaderPlacement

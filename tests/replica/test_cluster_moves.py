@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import msgspec
 import pytest
-from cluster_stories import A, stories
-from sim_cluster import Node, World
+from sim.cluster import Node, World
+from stories.cluster import A, stories
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.raft import Configuration, ProposalRefused

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import sim_mutants
-from mutant_runs import Trials
-from sim_mutants import MUTANTS, NOTICED
+from sim.mutant_runs import Trials
+from sim.mutants import MUTANTS, NOTICED
 
 
 @pytest.fixture(scope="module")
 def trials() -> Iterator[Trials]:
-    with Trials(Path(sim_mutants.__file__)) as trials:
+    with Trials("sim.mutants") as trials:
         yield trials
 
 

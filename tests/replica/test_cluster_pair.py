@@ -6,9 +6,9 @@ import asyncio
 from random import Random
 
 import pytest
-from cluster_stories import A
-from sim_cluster import World
-from sim_loop import run_simulated
+from sim.cluster import World
+from sim.loop import run_simulated
+from stories.cluster import A
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.stream.commands import Producer

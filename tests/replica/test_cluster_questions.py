@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import pytest
-from cluster_stories import A, led, stories
-from sim_cluster import Node, World
+from sim.cluster import Node, World
+from stories.cluster import A, led, stories
 
 from polynya.base.errors import Unavailable
 from polynya.service.api import Facts, LiveEvent, Page, ReadQuery, Refusal

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cluster_stories import A, led, stories
-from sim_cluster import Node, World
+from sim.cluster import Node, World
+from stories.cluster import A, led, stories
 
 from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import is_intact

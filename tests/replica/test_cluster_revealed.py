@@ -7,9 +7,9 @@ import asyncio
 
 import msgspec
 import pytest
-from cluster_stories import A, led, outrun, stories
-from sim_cluster import Node, World
-from sim_network import Bad
+from sim.cluster import Node, World
+from sim.network import Bad
+from stories.cluster import A, led, outrun, stories
 
 from polynya.backup.source import Captured
 from polynya.cli.storage.source import PATH

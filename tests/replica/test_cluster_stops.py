@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from cluster_stories import A, led, stories
-from sim_cluster import GROUPS, Node, World
+from sim.cluster import GROUPS, Node, World
+from stories.cluster import A, led, stories
 
 from polynya.engine.leadership import GIVE_BACK_SECONDS
 from polynya.transport import address

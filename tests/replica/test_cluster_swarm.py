@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 from commit_seed import commit_seed
-from sim_knobs import CONSTANTS, SETTINGS, Knobs
-from sim_mutants import mutated
-from sim_shrink import as_test, shorten, shrink
-from sim_swarm import ALL, Step, SwarmEpisode, run_swarm
+from sim.knobs import CONSTANTS, SETTINGS, Knobs
+from sim.mutants import mutated
+from sim.shrink import as_test, shorten, shrink
+from sim.swarm import ALL, Step, SwarmEpisode, run_swarm
 
 TESTS = Path(__file__).parent.parent
 SEEDS = 20
@@ -62,7 +62,7 @@ def test_what_once_failed_does_not_again() -> None:
 
 
 def test_a_seed_gives_the_same_run_in_another_process() -> None:
-    code = f"import sys; sys.path[:0] = {[str(TESTS), str(TESTS.parent / 'src')]!r}; from sim_swarm import run_swarm; print(run_swarm(4, 12).trace)"
+    code = f"import sys; sys.path[:0] = {[str(TESTS), str(TESTS.parent / 'src')]!r}; from sim.swarm import run_swarm; print(run_swarm(4, 12).trace)"
     others = [
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | {"PYTHONHASHSEED": salt}
@@ -74,7 +74,7 @@ def test_a_seed_gives_the_same_run_in_another_process() -> None:
 
 @pytest.mark.process
 def test_the_events_of_a_seed_are_written(tmp_path: Path) -> None:
-    command = [sys.executable, str(TESTS / "sim_run.py"), "--plain", "--mishaps=2", "--seed=3", f"--trace={tmp_path / 'traces'}"]
+    command = [sys.executable, "-m", "sim.run", "--plain", "--mishaps=2", "--seed=3", f"--trace={tmp_path / 'traces'}"]
     path = {"PYTHONPATH": os.pathsep.join((str(TESTS), str(TESTS.parent / "src")))}
     told = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | path, timeout=120).stdout
     written = (tmp_path / "traces" / "seed-3.txt").read_bytes()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from service_world import raw_batch
-from sim_cluster import Node, World
-from sim_loop import run_simulated
+from sim.cluster import Node, World
+from sim.loop import run_simulated
+from worlds.service import raw_batch
 
 from polynya.base.errors import Unavailable
 from polynya.base.limits import APPEND_BYTES_MAX, CONTENT_TYPE_BYTES_MAX, PATH_BYTES_MAX, PRODUCER_ID_BYTES_MAX, STREAM_SEQ_BYTES_MAX

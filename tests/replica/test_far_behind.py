@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from cluster_stories import A, led, outrun, stories
 from msgspec import structs
-from sim_cluster import GROUPS, Node, World
-from sim_parts import settings_of
+from sim.cluster import GROUPS, Node, World
+from sim.parts import settings_of
+from stories.cluster import A, led, outrun, stories
 
 from polynya.engine.snapshots import catch_up
 from polynya.engine.snapshots import receive as arriving

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from cluster_stories import A, led, stories
-from sim_cluster import Node, World
+from sim.cluster import Node, World
+from stories.cluster import A, led, stories
 
 from polynya.engine.snapshots import snapshotter
 from polynya.engine.snapshots.encode import Delta, encode_delta

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
-from sim_cluster import GROUPS, Node, World
-from sim_loop import run_simulated
+from sim.cluster import GROUPS, Node, World
+from sim.loop import run_simulated
 
 from polynya.base import levels
 from polynya.base.errors import ConfigError, Unavailable

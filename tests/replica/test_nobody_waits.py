@@ -9,12 +9,12 @@ from unittest.mock import patch
 
 import msgspec
 import pytest
-from cluster_stories import A, led, stories
-from sim_cluster import Node, World
-from sim_loop import run_simulated
-from sim_parts import settings_of
-from sim_store import SimStore, Weather
-from sim_tier import chance_of
+from sim.cluster import Node, World
+from sim.loop import run_simulated
+from sim.parts import settings_of
+from sim.store import SimStore, Weather
+from sim.tier import chance_of
+from stories.cluster import A, led, stories
 
 from polynya.cold import steps
 from polynya.stream.replies import Code, Reply

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_groups import ROUNDS_MAX, Toy, node
+from worlds.toy_groups import ROUNDS_MAX, Toy, node
 
 from polynya.replica import zones
 from polynya.replica.planner import MOVES_AT_ONCE, READS_AT_ONCE, ChangeVoters, is_read_as_it_should, may_have_work, moving, plan

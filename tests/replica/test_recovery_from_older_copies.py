@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from cluster_stories import A, led, stories
-from sim_clock import WALL_MS
-from sim_cluster import Node, World
-from sim_loss import Recovered, Target
-from sim_store import SimStore
-from sim_tier import CLUSTER, chance_of
+from sim.clock import WALL_MS
+from sim.cluster import Node, World
+from sim.loss import Recovered, Target
+from sim.store import SimStore
+from sim.tier import CLUSTER, chance_of
+from stories.cluster import A, led, stories
 
 from polynya.backup.streams import streams_of
 from polynya.cold import Collector

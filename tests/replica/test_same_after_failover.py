@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cluster_stories import A, led, stories
-from service_world import json_batch
-from shell_world import Shell
-from sim_cluster import Node, NotThere, World
+from sim.cluster import Node, NotThere, World
+from stories.cluster import A, led, stories
+from worlds.service import json_batch
+from worlds.subscriptions import Shell
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.service.api import Facts

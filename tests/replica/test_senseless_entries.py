@@ -6,9 +6,9 @@ import asyncio
 
 import msgspec
 import pytest
-from cluster_stories import A, led, stories
-from service_world import raw_batch
-from sim_cluster import Node, World
+from sim.cluster import Node, World
+from stories.cluster import A, led, stories
+from worlds.service import raw_batch
 
 from polynya.base.errors import InvalidMessage, OutcomeUnknown, PolynyaError
 from polynya.base.levels import LEVEL

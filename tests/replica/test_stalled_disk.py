@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from cluster_stories import A, led, stories
-from service_world import raw_batch
-from sim_cluster import Node, World
+from sim.cluster import Node, World
+from stories.cluster import A, led, stories
+from worlds.service import raw_batch
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.stream.commands import Append

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from cluster_stories import A, led, stories
-from sim_clock import WALL_MS
-from sim_cluster import GROUPS, Node, World
-from sim_store import SimStore, Weather
-from sim_tier import chance_of
+from sim.clock import WALL_MS
+from sim.cluster import GROUPS, Node, World
+from sim.store import SimStore, Weather
+from sim.tier import chance_of
+from stories.cluster import A, led, stories
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 

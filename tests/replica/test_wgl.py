@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from life_model import Appended, Created, Deleted, Looked, Model, Pinned, What
-from sim_work import Held, Shift
-from wgl import FOREVER, Operation, Search, Undecided
+from sim.life_model import Appended, Created, Deleted, Looked, Model, Pinned, What
+from sim.linearizability import FOREVER, Operation, Search, Undecided
+from sim.workers import Held, Shift
 
 from polynya.service.api import Facts, Refusal
 from polynya.stream.replies import Code, Reply

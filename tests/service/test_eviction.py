@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from cold_world import FaultyStore
-from service_world import IDLE_MS, World
+from worlds.cold import FaultyStore
+from worlds.service import IDLE_MS, World
 
 from polynya.base.errors import Unavailable
 from polynya.base.limits import EVICT_STATE_BYTES_MAX, RECALL_ENTRY_BYTES

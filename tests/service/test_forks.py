@@ -7,8 +7,8 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from service_stories import node_story, story_on_one_and_two_cores
-from service_world import Code, Listener, Node, World, json_batch, name_in, raw_batch
+from stories.service import node_story, story_on_one_and_two_cores
+from worlds.service import Code, Listener, Node, World, json_batch, name_in, raw_batch
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, PolynyaError, Unavailable
 from polynya.service.api import Facts, Page, Position, ReadQuery, Refusal, TrimQuery

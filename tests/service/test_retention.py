@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from service_stories import node_story, story, story_on_one_and_two_cores
-from service_world import Code, Node, World, name_in
+from stories.service import node_story, story, story_on_one_and_two_cores
+from worlds.service import Code, Node, World, name_in
 
 from polynya.objectstore import MemoryStore
 from polynya.service.api import Facts, Page, Position, ReadQuery, Refusal, Trimmed, TrimQuery

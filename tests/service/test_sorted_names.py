@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from service_stories import story
-from service_world import World
+from stories.service import story
+from worlds.service import World
 
 from polynya.service.streams import local as local_module
 from polynya.service.streams import name_index as names_module

@@ -9,8 +9,8 @@ from types import FrameType
 
 import msgspec
 import pytest
-from service_stories import story
-from service_world import Code, Listener, Producer, World, name_in
+from stories.service import story
+from worlds.service import Code, Listener, Producer, World, name_in
 
 from polynya.base.limits import HOT_BYTES_PER_GROUP
 from polynya.service.api import Facts, ReadQuery, Refusal

@@ -6,7 +6,7 @@ import asyncio
 import tempfile
 
 import pytest
-from service_world import Node, World, name_in
+from worlds.service import Node, World, name_in
 
 from polynya.service import tables
 from polynya.service.tables import PlannedJob, TableRefused, Tables

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from service_stories import node_story
-from service_world import Code, Listener, Node, World, name_in
+from stories.service import node_story
+from worlds.service import Code, Listener, Node, World, name_in
 
 from polynya.base.errors import Unavailable
 from polynya.service.api import Facts, LiveEvent, Refusal

@@ -6,8 +6,8 @@ import asyncio
 
 import msgspec
 import pytest
-from service_stories import node_story
-from service_world import Code, Node, name_in
+from stories.service import node_story
+from worlds.service import Code, Node, name_in
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from stream_world import World, raw_batch
+from worlds.stream import World, raw_batch
 
 from polynya.stream.commands import (
     AckLinks,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stream_world import World, json_batch
+from worlds.stream import World, json_batch
 
 from polynya.stream.commands import (
     Acknowledge,

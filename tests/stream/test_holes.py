@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from stream_world import World, json_batch, raw_batch
+from worlds.stream import World, json_batch, raw_batch
 
 from polynya.base.names import group_of
 from polynya.cold.planner import cut_runs

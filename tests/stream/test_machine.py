@@ -4,7 +4,7 @@ import tracemalloc
 
 import msgspec
 import pytest
-from stream_world import World, raw_batch
+from worlds.stream import World, raw_batch
 
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.limits import HOT_BYTES_PER_GROUP

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from msgspec import structs
-from stream_world import World, json_batch, raw_batch
+from worlds.stream import World, json_batch, raw_batch
 
 from polynya.base.limits import RAW_STEP_BYTES
 from polynya.base.names import group_of

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from stream_world import raw_batch
+from worlds.stream import raw_batch
 
 from polynya.base.limits import PRODUCER_EVICT_IDLE_MS, PRODUCER_IDLE_MS
 from polynya.stream.commands import Append, Create, Producer

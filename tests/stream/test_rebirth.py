@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stream_world import World, check_invariants, raw_batch
+from worlds.stream import World, check_invariants, raw_batch
 
 from polynya.base.names import group_of
 from polynya.stream.commands import (

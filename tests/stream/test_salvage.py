@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
-from stream_world import World, check_invariants, raw_batch
+from worlds.stream import World, check_invariants, raw_batch
 
 from polynya.base.names import group_of
 from polynya.stream.commands import Append, ColdSlice, Create, Delete, Encoding, PinSource, Producer, PublishSlices, Trim

@@ -6,7 +6,7 @@ import struct
 from typing import Any
 
 import msgspec
-from stream_world import World, raw_batch
+from worlds.stream import World, raw_batch
 
 from polynya.stream.commands import Append, Create, Encoding, PublishSlices, Trim
 from polynya.stream.machine import Machine

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from story_scripts import check_script, scripts_of
-from stream_script import run
+from stories.scripts import check_script, scripts_of
+from stories.stream import run
 
 SCRIPTS = scripts_of(__file__)
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from story_scripts import traced
-from stream_world import World, raw_batch
+from stories.scripts import traced
+from worlds.stream import World, raw_batch
 
 from polynya.base.names import canonical_name, group_of, spelled_name
 from polynya.stream.commands import (

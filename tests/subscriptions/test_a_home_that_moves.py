@@ -8,7 +8,7 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from shell_world import Shell, shell
+from worlds.subscriptions import Shell, shell
 
 from polynya.base.errors import OutcomeUnknown
 from polynya.stream.machine import Machine

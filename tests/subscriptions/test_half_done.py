@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from shell_world import Shell, shell
+from worlds.subscriptions import Shell, shell
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.names import group_of

@@ -11,8 +11,8 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from stream_world import World, raw_batch
 from subscription_script import GROUPS, check_links, home_of
+from worlds.stream import World, raw_batch
 
 from polynya.base.names import group_of, spelled_name
 from polynya.stream.commands import (

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from receiver import receiver
-from shell_world import Shell, shell
+from worlds.subscriptions import Shell, shell
 
 from polynya.stream.state.record_gaps import JUMP
 from polynya.stream.subscriptions.rules import Event

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from stream_world import World, raw_batch
 from subscription_script import check_links
+from worlds.stream import World, raw_batch
 
 from polynya.base.limits import PATH_BYTES_MAX
 from polynya.base.names import canonical_name

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from receiver import receiver
-from service_world import World
-from shell_world import BASE, Shell, shell
+from worlds.service import World
+from worlds.subscriptions import BASE, Shell, shell
 
 from polynya.stream.commands import LinkSubscription
 from polynya.stream.subscriptions.state import State

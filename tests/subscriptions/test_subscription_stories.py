@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from story_scripts import check_script, scripts_of
+from stories.scripts import check_script, scripts_of
 from subscription_script import run
 
 SCRIPTS = scripts_of(__file__)

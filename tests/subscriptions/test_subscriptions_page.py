@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from cryptography.exceptions import InvalidSignature
 from receiver import receiver
-from shell_world import shell
+from worlds.subscriptions import shell
 
 from polynya.base import limits
 

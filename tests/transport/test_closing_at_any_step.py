@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 import uvloop
-from two_nodes import ECHO, HOLD, Node
+from worlds.two_nodes import ECHO, HOLD, Node
 
 from polynya.base.errors import Unavailable
 from polynya.transport import Transport, address

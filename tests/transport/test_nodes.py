@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 from msgspec import structs
-from two_nodes import ECHO, HOLD, Node, answer_of, each_loop, impatient, one_way, two_nodes, until  # noqa: F401 the fixtures
+from worlds.two_nodes import ECHO, HOLD, Node, answer_of, each_loop, impatient, one_way, two_nodes, until  # noqa: F401 the fixtures
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.transport import Reply, address, backoff, keepalive, lane

@@ -7,7 +7,7 @@ import ssl
 from pathlib import Path
 
 import pytest
-from two_nodes import ECHO, Node, each_loop, impatient, until  # noqa: F401 the fixtures
+from worlds.two_nodes import ECHO, Node, each_loop, impatient, until  # noqa: F401 the fixtures
 
 from polynya.cluster.certificates import make_authority, make_certificate, peer_tls
 from polynya.transport import address

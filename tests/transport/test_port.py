@@ -7,7 +7,7 @@ import socket
 
 import pytest
 import uvloop
-from two_nodes import Node, until
+from worlds.two_nodes import Node, until
 
 from polynya.transport.handshake import LANE_ASK, MAGIC, PREAMBLE
 from polynya.transport.link import FrameLink

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from msgspec import structs
-from two_nodes import Node, two_nodes, until
+from worlds.two_nodes import Node, two_nodes, until
 
 from polynya.transport import Hello, PeerJournalPositions, address
 

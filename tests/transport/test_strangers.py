@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from two_nodes import each_loop, impatient, one_way, until  # noqa: F401 the fixtures
+from worlds.two_nodes import each_loop, impatient, one_way, until  # noqa: F401 the fixtures
 
 from polynya.base.errors import InvalidMessage
 from polynya.transport import Hello

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from fake_disk import FakeDisk
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from journal_lives import Life, lives
+from worlds.fake_disk import FakeDisk
+from worlds.journal_lives import Life, lives
 
 from polynya.base.errors import CorruptData
 from polynya.wal import Journal

@@ -4,9 +4,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from fake_disk import FakeDisk
 from google_crc32c import value
-from journal_lives import FOLDER, SEGMENT_BYTES, Life
+from worlds.fake_disk import FakeDisk
+from worlds.journal_lives import FOLDER, SEGMENT_BYTES, Life
 
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.wal import Journal, JournalFailed

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fake_disk import FakeDisk
-from journal_lives import FOLDER, SEGMENT_BYTES, Life
+from worlds.fake_disk import FakeDisk
+from worlds.journal_lives import FOLDER, SEGMENT_BYTES, Life
 
 from polynya.base.errors import CorruptData
 from polynya.wal import DiskFull, Journal, JournalGone, OsFiles

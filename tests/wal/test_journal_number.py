@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from fake_disk import FakeDisk
-from journal_lives import FOLDER, SEGMENT_BYTES
+from worlds.fake_disk import FakeDisk
+from worlds.journal_lives import FOLDER, SEGMENT_BYTES
 
 from polynya.wal import Journal
 from polynya.wal.journal import BEGUN

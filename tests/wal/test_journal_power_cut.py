@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from journal_writer import SEGMENT_BYTES, kill_writer, start_writer
 from missing import left_out, needed_program
 from polling import wait_until
+from worlds.journal_process import SEGMENT_BYTES, kill_writer, start_writer
 
 from polynya.wal import Journal
 

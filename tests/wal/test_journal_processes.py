@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from journal_writer import SEGMENT_BYTES, kill_writer, start_writer
+from worlds.journal_process import SEGMENT_BYTES, kill_writer, start_writer
 
 from polynya.wal import Journal, JournalLocked, OsFiles
 

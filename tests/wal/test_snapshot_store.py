@@ -8,8 +8,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from fake_disk import FakeDisk
 from google_crc32c import value
+from worlds.fake_disk import FakeDisk
 
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.wal import DiskFull, SnapshotFile, SnapshotStore

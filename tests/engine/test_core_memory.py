@@ -1,0 +1,85 @@
+"""What a core keeps while it works does not grow with the work."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import tracemalloc
+
+from worlds.service import Code, Producer, World, name_in
+
+FAKES = [tracemalloc.Filter(False, name) for name in ("*worlds/fake_disk.py", "*memory.py", "*pack.py")]  # disk and store in memory
+NAMES = [name_in(group) for group in (1, 2, 3, 4)]
+
+
+async def work(world: World, appends: int, first: int) -> None:
+    """Everything that a client may do, many times over."""
+    for begin in range(first, first + appends, 100):
+        sent = [world.send(world.append_of(NAMES[n % 4], b"x" * 100, producer=Producer("p", 0, n // 4))) for n in range(begin, begin + 100)]
+        assert {(await each).code for each in sent} == {Code.OK}
+        for name in NAMES:
+            await world.page(name)
+        world.clock.ms += 400
+        world.local.sweep()
+        await world.create("test/passing", ttl_seconds=60)
+        await world.page("test/passing")
+        assert (await world.fork("test/fork", "test/passing")).code == Code.CREATED
+        await world.delete("test/fork")
+        await world.delete("test/passing")
+        await world.settle()
+        if begin % 500 == 0:
+            await world.service.flush("")
+            await world.snapshot()
+            await world.collector.collect()
+
+
+def sizes(world: World) -> dict[str, int]:
+    local, core, settler = world.local, world.engine.core, world.engine.settler
+    return {
+        "unsettled": len(local._unsettled),
+        "waiting": len(local._waiting_creates),
+        "touched": len(local.lifetimes),
+        "logging": len(local.lifetimes._logging),
+        "feeds": len(local.feeds),
+        "proposals": len(core._proposals),
+        "inflight": core.inflight_bytes,
+        "waiters": len(core._ends),
+        "sending": len(settler._sending),
+        "flushing": len(world.flusher.in_flight),
+        "hot": world.hot_bytes,
+    }
+
+
+def test_ten_thousand_appends_leave_nothing_behind() -> None:
+    """In a process of its own: where thousands of tests ran before, the interpreter's table of strings may grow just now, by megabytes."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    result = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+async def measure() -> None:
+    world = World()
+    world.segment_bytes = 1 << 18
+    world.start()
+    for name in NAMES:
+        await world.create(name)
+    await work(world, 2000, 0)
+    await world.service.flush("")
+    tracemalloc.start()
+    await work(world, 8000, 2000)
+    await world.service.flush("")
+    await world.snapshot()
+    gc.collect()
+    kept = sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces(FAKES).traces)
+    tracemalloc.stop()
+    assert sizes(world) == dict.fromkeys(sizes(world), 0)
+    assert len(world.engine.core.journal.segments()) <= 2
+    assert kept < 600_000, f"{kept} bytes more than before 8,000 appends (their payload: 800,000)"
+    await world.stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(measure())

@@ -1,0 +1,59 @@
+"""The fuzzers from a shell: `make fuzz`, or `make fuzz SEED=7 SECONDS=600`; exits with 1 when one has found something.
+
+Each has its part of the time: clients of a node, and of a cluster of three; a node of a cluster that talks nonsense, and strangers; what is stored,
+damaged; the command line and the settings. What is found is printed with the seed, and the folder with logs and data stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from fuzz.bytes import Outcome
+from fuzz.http import fuzz_http
+from fuzz.peers import fuzz_peers
+from fuzz.stored import fuzz_stored
+from fuzz.words import fuzz_words
+
+FUZZERS: dict[str, Callable[..., Outcome]] = {
+    "http": fuzz_http,
+    "cluster": partial(fuzz_http, nodes=3),
+    "peers": fuzz_peers,
+    "stored": fuzz_stored,
+    "words": fuzz_words,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m fuzz.run", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000, help="default: one of its own each time")
+    parser.add_argument("--seconds", type=float, default=300.0, help="of all of them together (default: 300)")
+    parser.add_argument("--only", default="", help=f"some of {', '.join(FUZZERS)}, with commas between them")
+    given = parser.parse_args()
+    chosen = [name for name in FUZZERS if name in (given.only.split(",") if given.only else FUZZERS)]
+    print(f"fuzz: seed {given.seed}; again: make fuzz SEED={given.seed}", flush=True)
+    failed = False
+    for name in chosen:
+        folder = Path(tempfile.mkdtemp(prefix=f"polynya-fuzz-{name}-"))
+        began = time.monotonic()
+        outcome = FUZZERS[name](given.seed, folder, seconds=given.seconds / len(chosen))
+        print(f"{name}: {time.monotonic() - began:.0f} s: {outcome.told()}", flush=True)
+        for wrong in outcome.wrong:
+            print(f"WRONG: {wrong}", flush=True)
+        if outcome.wrong:
+            failed = True
+            print(f"its files are in {folder}", flush=True)
+        else:
+            shutil.rmtree(folder)
+    print("FAILED" if failed else "nothing was found", flush=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""Older images of disks that are put back, and what nodes remember of each other's journals: how they greet, above the product's `PeerJournalPositions`."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+import msgspec
+from sim.disk import Crash, SimDisk
+from sim.process import NOBODY
+from worlds.fake_disk import Inode
+
+from polynya.transport import Hello, PeerJournalPositions, address
+from polynya.wal import Journal
+
+if TYPE_CHECKING:
+    from sim.cluster import Node
+
+KEEP_SECONDS = 5.0  # as `polynya.cluster.stale_copy`
+
+Greeting = tuple[Hello, int]
+"""Who a message is from, and how far the journal there was synced."""
+
+
+class Image:
+    """Of a disk, while the machine ran or not: what was durable."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self._files = {path: bytes(inode.durable) for path, inode in disk.durable_files.items()}
+        self._locks = {path: bytes(inode.cached) for path, inode in disk.lock_files.items()}
+        self._others = copy.deepcopy(disk.others)
+
+    def onto(self, disk: SimDisk) -> None:
+        disk.files = {path: _inode(content) for path, content in self._files.items()}
+        disk.durable_files = dict(disk.files)
+        disk.lock_files = {path: _inode(content) for path, content in self._locks.items()}
+        disk.others = copy.deepcopy(self._others)
+
+
+def _inode(content: bytes) -> Inode:
+    inode = Inode()
+    inode.cached, inode.durable = bytearray(content), bytearray(content)
+    return inode
+
+
+class Copied:
+    """A part of the world."""
+
+    random: Random
+    older: set[int]
+    noticed = 0  # that were kept out
+    disks = 0  # so far
+    broken: list[str]
+
+    def new_disk(self, on_crash: Callable[[Crash], None]) -> SimDisk:
+        """No other has had the numbers that it draws."""
+        disk = SimDisk(Random(self.random.random()), on_crash)
+        self.disks += 1
+        disk.nonce = self.disks << 20
+        return disk
+
+    def put_back(self, node: Node, image: Image) -> None:
+        """The disk is what it was once. Dead before, and until `start`."""
+        node.lose_disk()
+        image.onto(node.disk)
+        self.older.add(node.number)
+
+    def is_older(self, node: Node, life: int) -> None:
+        """Somebody remembers more of this life's journal than it has: it ends, and begins without its data, as an operator is told to do."""
+        if not node.alive or node.life != life:
+            return  # what it sent in a life before comes late
+        if node.number not in self.older:
+            self.broken.append(f"node {node.number} has lost nothing, and is kept out as an older copy of itself")
+            return
+
+        def replaced() -> None:
+            if node.alive and node.life == life and node.number in self.older:
+                self.noticed += 1
+                node.kill()
+                node.lose_disk()
+                node.start()
+
+        asyncio.get_running_loop().call_soon(replaced, context=NOBODY)
+
+
+class Greeter:
+    """Of one life of a node: who is let in, and says so to who is not, as connections between nodes do."""
+
+    def __init__(self, node: Node, journal: Journal) -> None:
+        self._node, self._journal = node, journal
+        about = Hello(4, 4, "sim", node.world.history, 0, node.number, 0, 1, "")
+        self._hello = msgspec.structs.replace(about, journal=journal.begun, opened=journal.opened, life=node.life)
+        self._kept = asyncio.get_running_loop().time()
+        self.recollection = PeerJournalPositions()
+        self.recollection.take(copy.deepcopy(node.disk.others))
+        self.met: set[tuple[int, int]] = set()
+
+    def said(self) -> Greeting:
+        return self._hello, self._journal.settled
+
+    def lets_in(self, sender: Node, said: Greeting) -> bool:
+        """Both let each other in, if the sender still lives as it did."""
+        hello, synced = said
+        if (hello.node, hello.life) not in self.met:
+            if self.recollection.keep_out(hello):
+                self._node.world.is_older(sender, hello.life)
+                return False
+            if sender.alive and sender.life == hello.life and sender.greeter.recollection.keep_out(self._hello):
+                self._node.world.is_older(self._node, self._hello.life)
+                return False
+            self.recollection.greet(hello)
+            self.met.add((hello.node, hello.life))
+        self.recollection.hear(address(hello.node, 0), hello.journal, synced)
+        now = asyncio.get_running_loop().time()
+        if self.recollection.dirty and now - self._kept > KEEP_SECONDS:
+            self._node.disk.others, self.recollection.dirty, self._kept = copy.deepcopy(self.recollection.give()), False, now
+        return True

@@ -1,0 +1,40 @@
+"""Whoever answers a read by a lease relies on it that nobody else leads at that moment: that is asked at every such moment, not only when a read finds
+something old."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from unittest import mock
+
+from polynya.raft import Raft, Role, reading
+
+if TYPE_CHECKING:
+    from sim.cluster import World
+
+
+@contextmanager
+def leases_checked(world: World) -> Iterator[None]:
+    """While an episode of this world runs."""
+    sound = reading.has_lease
+
+    def has_lease(raft: Raft) -> bool:
+        held = sound(raft)
+        if held:
+            world.broken += _others(world, raft)
+        return held
+
+    with mock.patch.object(reading, "has_lease", has_lease):
+        yield
+
+
+def _others(world: World, raft: Raft) -> Iterator[str]:
+    """Who leads the group in a later term, each in words."""
+    for node in world.alive():
+        member = node.core.members.get(raft.group) if node.number != raft.node else None
+        if member is not None and member.raft.role is Role.LEADER and member.raft.term > raft.term:
+            yield (
+                f"node {raft.node} answers by a lease of group {raft.group} in term {raft.term}, "
+                f"and node {node.number} leads in term {member.raft.term}"
+            )

@@ -1,0 +1,56 @@
+"""When all is well nothing is left over: each pack in the object store is one that a group needs, and each home knows of no more holders than
+there are."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import TYPE_CHECKING
+
+from sim.cluster import World
+from sim.store import SimStore
+from sim.tier import CLUSTER
+
+from polynya.stream.machine import Machine
+
+if TYPE_CHECKING:
+    from sim.swarm import SwarmEpisode
+
+SHARE = 0.15  # of the worlds with an object store
+SECONDS = 300.0  # sweeps leave alone what is younger than a minute
+
+
+class Tidy:
+    """Of one episode."""
+
+    def __init__(self, episode: SwarmEpisode) -> None:
+        self._world = episode.world
+        self.looks = Random(f"tidy {episode.seed}").random() < SHARE and episode.world.store is not None
+
+    async def finish(self) -> None:
+        if not self.looks:
+            return
+        for node in self._world.nodes.values():
+            node.clock.wall_ms = 0
+        deadline = asyncio.get_running_loop().time() + SECONDS
+        while left := leftovers(self._world):
+            assert asyncio.get_running_loop().time() < deadline, f"what nobody needs stays, though all is well: {left}"
+            await asyncio.sleep(1.0)
+
+
+def leftovers(world: World) -> list[str]:
+    """In words; empty also while a group has no leader."""
+    store, machines = world.store, dict[int, Machine]()
+    assert isinstance(store, SimStore)
+    for node in world.alive():
+        machines |= node.core.led
+    if len(machines) <= world.nodes[1].engine.service.groups:
+        return ["somebody does not lead"]
+    known = {key for machine in machines.values() for key in machine.packs}
+    found = [f"{key} is in no log" for key in store.objects if key.startswith(f"{CLUSTER}/packs/") and key not in known]
+    for home, machine in machines.items():
+        for key, pack in machine.packs.items():
+            idle = [group for group in pack.groups if key not in machines[group].held]
+            if idle or not pack.groups:
+                found.append(f"{key} of group {home} is not needed by {idle}")
+    return found

@@ -1,0 +1,141 @@
+"""All nodes are lost at some moment, and the object store is left: what a recovery makes of it has everything that had reached it then. In the simulation
+the store is copied at that moment, and the episode goes on without knowing."""
+
+from __future__ import annotations
+
+from random import Random
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from sim.store import SimStore
+from sim.tier import CLUSTER
+
+from polynya.backup.copies import MARK, folder_of
+from polynya.backup.streams import BackupPiece, BackupStreams, streams_of
+from polynya.objectstore import MemoryStore, claim_root
+from polynya.recovery.from_store import FromStore
+from polynya.recovery.restore import Restorer
+from polynya.stream.machine import Machine
+from polynya.stream.rules.eviction import where_of
+from polynya.stream.state import index
+
+if TYPE_CHECKING:
+    from sim.swarm import SwarmEpisode
+
+SHARE = 0.4  # of the episodes with a store
+
+
+class Loss:
+    """Of one episode."""
+
+    def __init__(self, episode: SwarmEpisode) -> None:
+        self._episode = episode
+        self.strikes = Random(f"loss {episode.seed}").random() < SHARE and episode.world.store is not None
+        self.recovered = 0  # streams
+        self._objects: dict[str, Any] | None = None
+        self._reached: dict[str, tuple[int, int, int, bool]] = {}  # name -> uid, and up to which record and byte it is in the store; a fork
+
+    def strike(self) -> None:
+        """Now: what the store has, and what of it is published, by whichever node has applied most."""
+        store = self._episode.world.store
+        if not self.strikes or not isinstance(store, SimStore) or not any(key.endswith(MARK) for key in store.objects):
+            return
+        self._objects = dict(store.objects)
+        engines = [node.engine for node in self._episode.world.nodes.values() if not node.gone]
+        for group in range(1, engines[0].service.groups + 1):
+            found = [engine.storage.shard.groups[group] for engine in engines if group in engine.storage.shard.groups]
+            newest = max(found, key=lambda each: each.applied_index)
+            if newest.applied_index < self._copied(group):
+                continue  # nodes that have just started have not applied again what the copy has
+            for stream in streams_of(newest.machine):
+                if where_of(stream) is not None:
+                    end = (stream.next_record, stream.next_byte)
+                elif stream.cold is not None:
+                    end = index.end_of(stream.cold, index.count(stream.cold) - 1)
+                else:
+                    continue
+                if end[0] > stream.first_record:  # that there is a stream without records, only a copy says
+                    self._reached[stream.name] = (stream.uid, *end, stream.fork is not None)
+
+    def _copied(self, group: int) -> int:
+        """The entry up to which the store has the group's state."""
+        folder = f"{folder_of(CLUSTER, 1)}{group:05d}/"
+        return max((int(key.removeprefix(folder)[:20]) for key in self._objects or () if key.startswith(folder)), default=0)
+
+    async def finish(self) -> None:
+        """Recover, and compare."""
+        if self._objects is None:
+            return
+        store = MemoryStore()
+        store.objects = self._objects
+        await claim_root(store, CLUSTER, 1, "lost")
+        states = await FromStore.open(store)
+        target = Target(states)
+        done = await Restorer(states, [target], store, lambda key: key).run()  # type: ignore[list-item]
+        assert not done.warnings, done.warnings
+        library = Recovered(store, target.machines)
+        found = {}
+        for machine in target.machines.values():
+            for stream in streams_of(machine):
+                pieces = [piece async for piece in library.pieces(machine, stream)]
+                found[stream.name] = stream
+                self._is_as_it_was(stream, pieces)
+        self.recovered = len(found)
+        for name, (uid, record, byte, is_fork) in self._reached.items():
+            here = found.get(name)
+            if here is None or here.uid != uid:
+                assert is_fork, f"{name}: life {uid} had reached the store up to record {record}, and is not recovered"
+                continue
+            assert here.next_record >= record, f"{name}: {record} records had reached the store, {here.next_record} are recovered"
+            assert here.next_byte >= byte, (
+                f"{name}: {(record, byte)} had reached the store, {(here.next_record, here.next_byte)} are recovered"
+            )
+
+    def _is_as_it_was(self, stream: Any, pieces: list[BackupPiece]) -> None:
+        """Nothing is there that was not. A fork may lack what it inherits."""
+        episode = self._episode
+        if stream.name in episode.whole:
+            content = b"".join(piece.payload for piece in pieces)
+            assert episode.whole[stream.name].startswith(content), f"{stream.name}: the recovery has what was never there"
+        for piece in pieces:
+            episode.keeps.saw(stream.name, piece.record, piece.payload)
+        for piece in pieces if stream.name in episode.lives.pasts else ():
+            episode.lives.pasts[stream.name].saw(stream.uid, (piece.record, piece.byte), piece.payload)
+
+
+class Target:
+    """`polynya.recovery.restore.RestoreTarget` without a disk."""
+
+    def __init__(self, states: FromStore) -> None:
+        whole = states.whole
+        self.birth = SimpleNamespace(cluster_id=whole.cluster, history=states.next_history, groups=whole.groups)
+        self.machines: dict[int, Machine] = {}
+
+    def begin(self) -> None: ...
+
+    def write(self, number: int, machine: Machine) -> None:
+        self.machines[number] = machine
+
+    def finish(self) -> None:
+        """Nothing is open."""
+
+
+class Recovered(BackupStreams):
+    """The streams of what was recovered."""
+
+    def __init__(self, store: MemoryStore, machines: dict[int, Machine]) -> None:
+        self._shelf = Shelf(store)  # type: ignore[assignment]
+        self._recovered = machines
+
+    async def machine(self, group: int) -> Machine:
+        return self._recovered[group]
+
+
+class Shelf:
+    """The store, as a backup's objects are named."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        return await self._store.get_range(key.removeprefix("objects/"), start, length)

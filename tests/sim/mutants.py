@@ -1,0 +1,585 @@
+"""Defects put into a core with replicas by hand, one at a time. Each must be caught by a seed of the simulated cluster, by a test, or by both.
+
+`caught(name)` runs the tests that are known to fail, then tries seeds of the plain world and of worlds drawn from seeds, until one fails. Run as a
+script, this file tries the mutants whose names it reads, each in a process of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import msgspec
+from sim.chaos import run_episode
+from sim.code_edits import Stale, edited_function
+from sim.disk import SimDisk
+from sim.knobs import Knobs
+from sim.moves import run_moves
+from sim.mutant_runs import TESTS, check_fault, failing_test, serve, watched
+from sim.planned import run_planned
+from sim.swarm import run_swarm
+
+from polynya.admin.backup_routes import Backups
+from polynya.backup import pruning
+from polynya.backup import writer as taking
+from polynya.backup.manifest import Manifest
+from polynya.base.errors import Unavailable
+from polynya.cluster.placement import PlacementReconciler
+from polynya.cold import Collector, steps
+from polynya.engine import leadership, replicated
+from polynya.engine import log_clock as clocks
+from polynya.engine.journal_writer import JournalWriter
+from polynya.engine.replicated import ReplicatedEngine
+from polynya.engine.snapshots import catch_up, snapshotter
+from polynya.engine.snapshots import encode as encoding
+from polynya.engine.snapshots.snapshotter import portions
+from polynya.objectstore import ObjectStore, StoreError
+from polynya.objectstore.api import AlreadyExists
+from polynya.raft import Configuration, Effects, Entry, HardState, Raft, Recovery, Role, Settings, election, following, leading, reading
+from polynya.raft import snapshots as raft_snapshots
+from polynya.recovery.from_store import FromStore
+from polynya.replica import planner
+from polynya.replica.member import Member
+from polynya.service import assembly
+from polynya.service.streams import local, retention, retention_job
+from polynya.service.streams.rehydration import Rehydration
+from polynya.stream.commands import PackWritten, SubscriptionEvent
+from polynya.stream.machine import Machine
+from polynya.stream.replies import Code
+from polynya.stream.rules import lifetimes, producers, trimming, writes
+from polynya.stream.rules import retention as bounds
+from polynya.stream.snapshots import encode as stream_snapshots
+from polynya.stream.snapshots import restore_history, store_recovery
+from polynya.stream.state.model import Stream
+from polynya.stream.state.record_gaps import JUMP
+from polynya.stream.subscriptions import links
+from polynya.stream.subscriptions import rules as subscriptions
+from polynya.stream.subscriptions.state import State, Subscription
+from polynya.subscriptions import Subscriptions
+from polynya.subscriptions.links import SubscriptionLinks
+from polynya.subscriptions.wakes import Wakes
+from polynya.transport import PeerJournalPositions
+from polynya.wal import SnapshotStore, recovery, writer
+
+
+async def _at_once(core: ReplicatedEngine, group: int) -> None:
+    return None
+
+
+def _count_alone(raft: Raft) -> None:
+    if raft.durable > raft.commit and raft.log.term(raft.durable) == raft.term:
+        raft.commit = raft.durable
+
+
+def _without(field: str) -> Callable[..., None]:
+    stage = JournalWriter.stage
+
+    def staged(writes: JournalWriter, member: Member, effects: Effects) -> None:
+        setattr(effects, field, None)
+        stage(writes, member, effects)
+
+    return staged
+
+
+def _too_early() -> Callable[..., None]:
+    stage = JournalWriter.stage
+
+    def staged(writes: JournalWriter, member: Member, effects: Effects) -> None:
+        stage(writes, member, effects)
+        member.raft.persisted(effects.ticket, member.raft.now_ms)
+
+    return staged
+
+
+async def _not_waited_for(self: steps.Steps, key: str, parts: Any, home_group: int, groups: list[int]) -> None:
+    with suppress(StoreError):
+        await self.store.put(key, parts)
+    await self._insist(lambda: self.groups.propose(home_group, PackWritten(key, groups, self.groups.now_ms())))
+
+
+async def _believes_409(store: ObjectStore, key: str, parts: Any) -> None:
+    with suppress(AlreadyExists):
+        await store.put(key, parts)
+
+
+def _condemned_at_once(machine: Machine, before_ms: int) -> Iterator[str]:
+    return (key for key, pack in machine.packs.items() if pack.written_ms <= before_ms)
+
+
+def _without_producers() -> Callable[[Stream], Stream]:
+    sound = stream_snapshots.without_payload
+    return lambda stream: msgspec.structs.replace(sound(stream), producers=None)
+
+
+async def _by_the_map_alone(placing: PlacementReconciler, group: int) -> bool:
+    await placing._residence.drop(group, told_ms=2**62)
+    return True
+
+
+def _dropped_is_not_noticed(journal: Recovery, state: HardState) -> None:
+    journal._seen = True
+
+
+def _any_vote(configuration: Configuration, votes: dict[int, bool]) -> bool | None:
+    """Also those of learners, and of members that were put out."""
+    return sum(votes.values()) > len(configuration.voters) // 2 or None
+
+
+def _learners_too(configuration: Configuration, value: Callable[[int], int]) -> int:
+    members = (*configuration.voters, *configuration.learners)
+    return sorted(map(value, members))[(len(members) - 1) // 2]
+
+
+def _claims_at_once(subscription: Subscription, command: SubscriptionEvent) -> Code:
+    subscription.lease_until_ms = 0
+    return subscriptions._claim(subscription, command)
+
+
+def _campaigns_at_once(raft: Raft) -> None:
+    if raft.role is not Role.LEADER and election.may_campaign(raft):
+        raft.sleeping = False
+        election._campaign(raft, forced=False)
+
+
+def _forgets_producers(stream: Stream) -> None:
+    stream.next_record += JUMP
+    stream.producers = None
+
+
+def _no_floor() -> Callable[..., None]:
+    """Log time of others is heard by leaders alone."""
+    sound = ReplicatedEngine._apply
+
+    def apply(core: ReplicatedEngine, member: Member) -> None:
+        floor_ms = core.floor_ms
+        sound(core, member)
+        core.floor_ms = core.floor_ms if member.raft.role is Role.LEADER else floor_ms
+
+    return apply
+
+
+def _cuts_what_follows() -> Callable[[Raft, list[Entry]], None]:
+    """Also what a later message had brought."""
+    sound = following._extend
+
+    def extend(raft: Raft, entries: list[Entry]) -> None:
+        sound(raft, entries)
+        if raft.log.last > entries[-1].index:
+            raft.cut(entries[-1].index + 1)
+
+    return extend
+
+
+def _follows_each_step(clock: clocks.LogClock) -> int:
+    """Of the wall's clock, compared with what it showed last: back again does not count, forth again does."""
+    boot, wall = clock._boot(), clock._wall()
+    elapsed, (since, shown) = boot - clock._boot_ms, _SHOWN.setdefault(id(clock), (boot, wall))
+    ahead = wall - shown - (boot - since)
+    _SHOWN[id(clock)] = boot, wall
+    if elapsed > 0:
+        clock._boot_ms = boot
+        clock._log_ms += elapsed + (ahead if ahead > clocks.STEP_MS else 0.0)
+    return int(clock._log_ms)
+
+
+_SHOWN: dict[int, tuple[float, float]] = {}
+
+
+def _end_for_error(files: SimDisk, fd: int, length: int, offset: int) -> bytes:
+    """What cannot be read is taken for what was never written."""
+    try:
+        return _READ(files, fd, length, offset)
+    except OSError:
+        return bytes(length)
+
+
+_READ = SimDisk.read
+
+
+async def _nothing(self: object, *asked: object) -> None:
+    """Left out."""
+
+
+def _nobody_is_running() -> Callable[..., Awaitable[tuple[set[str], list[str]]]]:
+    sound = pruning._running
+
+    async def running(store: ObjectStore, backups: Iterable[Manifest]) -> tuple[set[str], list[str]]:
+        return set(), (await sound(store, backups))[1]
+
+    return running
+
+
+MACHINE_STORY = "stream/test_stories.py::test_story"
+MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by what
+    "a read asks nobody": (ReplicatedEngine, "linearize", _at_once),
+    "a lease has no end": (reading, "has_lease", lambda raft: raft.role is Role.LEADER),
+    "the leader alone is a majority": (leading, "_count", _count_alone),
+    "it is said to be durable before it is": (JournalWriter, "stage", _too_early()),
+    "terms and votes are not written": (JournalWriter, "stage", _without("hard_state")),
+    "resets are not written": (JournalWriter, "stage", _without("reset")),
+    "proposals are taken before the own term's entry": (Member, "can_lead", lambda member: member.raft.role is Role.LEADER),
+    "an unknown outcome is called a refusal": (replicated, "OutcomeUnknown", Unavailable),
+    "a lost disk is not noticed": (Recovery, "blank", False),
+    "segments go that the log needs": (ReplicatedEngine, "floor_of", lambda core, number, **about: core.journal.position),
+    "an fsync is left out": (writer.SegmentWriter, "_sync", lambda journal: None),
+    "damage is cut as if it were a torn tail": (recovery, "_refuse_if_synced", lambda *place: None),
+    "log time is the node's own": (assembly, "_not_before", lambda core, now_ms, reached: now_ms),
+    "a pack is named though the store did not answer": (steps.Steps, "write", _not_waited_for),
+    "a 409 is taken for one's own earlier try": (steps, "put_again", _believes_409),
+    "packs are deleted that are needed": (Machine, "condemned", _condemned_at_once),
+    "a snapshot leaves out who produced": (stream_snapshots, "without_payload", _without_producers()),
+    "a vote counts that is none": (Configuration, "won", _any_vote),
+    # What only shows where bounds are small enough to be met (sim/knobs.py).
+    "a snapshot lacks what changed in its last pass": (
+        snapshotter,
+        "encode_delta",
+        edited_function(
+            encoding.encode_delta,
+            "not left or len(machine.changes.streams) + len(machine.changes.evicted) <= len(keys) >> 6",
+            "len(machine.changes.streams) + len(machine.changes.evicted) <= len(keys) >> 6",
+        ),
+    ),
+    "a snapshot lacks what changed behind its last slice": (
+        snapshotter,
+        "encode_delta",
+        edited_function(encoding.encode_delta, "last = machine.take_changes()", "last = Changes()"),
+    ),
+    "only the last portion of payload is copied": (catch_up, "portions", lambda batches: list(portions(batches))[-1:]),
+    "a page that ends in the middle says that it is the last": (
+        local.LocalGroups,
+        "_read",
+        edited_function(local.LocalGroups._read, "page.up_to_date and end == (plan.record, plan.byte)", "end == (plan.record, plan.byte)"),
+    ),
+}
+LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim/stream_clients.py notice
+    "an equal Stream-Seq is taken": (
+        writes.apply_append,
+        "__code__",
+        edited_function(writes.apply_append, "stream_seq <= stream.stream_seq", "stream_seq < stream.stream_seq").__code__,
+    ),
+    "an older epoch is taken": (
+        producers,
+        "judge_producer",
+        edited_function(producers.judge_producer, "producer.epoch < epoch", "producer.epoch < epoch - 1"),
+    ),
+    "a list leaves out what is new": (
+        local.LocalGroups,
+        "applied",
+        edited_function(local.LocalGroups.applied, "Code.CREATED", "Code.EXISTS"),
+    ),
+    "a trim cuts at the record before": (
+        retention,
+        "_cut",
+        edited_function(retention._cut, "page.begin_record", "page.begin_record - 1"),
+    ),
+    "a deleted source keeps nothing for its forks": (
+        lifetimes.cut_to_pins,
+        "__code__",
+        edited_function(
+            lifetimes.cut_to_pins,
+            "max((pin.record + (pin.prefix > 0) for pin in stream.pins.values()))",
+            "0 * max((pin.record + (pin.prefix > 0) for pin in stream.pins.values()))",
+        ).__code__,
+    ),
+    # … and the workers of sim/workers.py
+    "a lease is given twice": (
+        subscriptions,
+        "_TABLE",
+        subscriptions._TABLE | {(State.LEASED, subscriptions.PULL_WAKE, subscriptions.Event.CLAIM): _claims_at_once},
+    ),
+    "news that a node had when it died are told by nobody": (Subscriptions, "_sweep", _nothing),
+    "a webhook is done with what came after": (
+        Wakes,
+        "_delivered",
+        edited_function(
+            Wakes._delivered,
+            "[(info.name, info.stream_uid, info.tail_record, info.tail_byte) for info in links]",
+            "[(info.name, info.stream_uid, info.tail_record, info.tail_byte) for info in await self.links.oldest(subscription)]",
+        ),
+    ),
+    # … and the loss of all nodes (sim/loss.py)
+    "a recovery looks for no packs that came after the copies": (FromStore, "_look_at_packs", _nothing),
+    # … and operators (sim/backups.py, sim/restored.py)
+    "a restore goes on at the numbers of what was lost": (restore_history, "_jump", lambda stream: None),
+    "a restore knows no producers": (restore_history, "_jump", _forgets_producers),
+    # … and what is left over (sim/leftovers.py)
+    "packs that no log knows are kept for ever": (Collector, "sweep", _nothing),
+    # … and streams that end by themselves (sim/expiry.py)
+    "reads do not count where a node follows": (ReplicatedEngine, "_apply", _no_floor()),
+    "a stream ends when it was not read for half of its time": (
+        lifetimes.is_expired,
+        "__code__",
+        edited_function(lifetimes.is_expired, "stream.ttl_seconds * 1000", "stream.ttl_seconds * 500").__code__,
+    ),
+    # … and streams of bounded length (sim/retention.py)
+    "what is young is trimmed": (
+        retention_job,
+        "cut_of",
+        edited_function(bounds.cut_of, "retention.age_seconds * 1000", "retention.age_seconds * 500"),
+    ),
+    "less is kept than is to be": (
+        retention_job,
+        "cut_of",
+        edited_function(
+            bounds.cut_of,
+            "_last_boundary_before_byte(stream, stream.next_byte - retention.bytes)",
+            "_last_boundary_before_byte(stream, stream.next_byte)",
+        ),
+    ),
+    # … and subscriptions that come and go (sim/members.py)
+    "wakes are announced to nobody": (Wakes, "_announce", _nothing),
+    "groups are not told of subscriptions that are gone": (SubscriptionLinks, "untell", _nothing),
+    "a stream that is taken off a subscription stays linked": (
+        links,
+        "_set_streams",
+        edited_function(links._set_streams, "_unlink(watch, stream, EXPLICIT)", "pass"),
+    ),
+    # … and clients that change a source between the steps of a fork (sim/forks.py)
+    "pins that are not confirmed pin nothing": (
+        trimming,
+        "_needed",
+        edited_function(trimming._needed, "(stream.pins or {}).values()", "(pin for pin in (stream.pins or {}).values() if pin.confirmed)"),
+    ),
+    "a deleted source keeps nothing for forks that are not confirmed": (
+        lifetimes.cut_to_pins,
+        "__code__",
+        edited_function(
+            lifetimes.cut_to_pins,
+            "max(pin.record + (pin.prefix > 0) for pin in stream.pins.values())",
+            "max((pin.record + (pin.prefix > 0) for pin in stream.pins.values() if pin.confirmed), default=0)",
+        ).__code__,
+    ),
+    # … and the planner's nodes in zones (sim/planned.py)
+    "what is together in one zone stays so": (planner._Goals, "_spread", lambda goals, group: None),
+    # … and object stores that do not tell what they did
+    "what a put without an answer brought is another's": (taking, "put_again", lambda store, key, parts: store.put(key, parts)),
+}
+MUTANTS |= LIVED
+NOTICED: dict[str, tuple[Any, str, Any]] = {  # by a test (`STORIES`), where a seed rarely comes upon them
+    "data goes by the map alone": (PlacementReconciler, "_drop", _by_the_map_alone),
+    "what was dropped is found again": (Recovery, "dropped", _dropped_is_not_noticed),
+    "learners count, and one majority of two": (Configuration, "agreed", _learners_too),
+    "leads follow to nodes that lag": (leadership, "_follows", lambda raft, node, lacks=0: True),
+    "leads stay where their writers are, however they came there": (
+        leadership.LeaderPlacement,
+        "_follow",
+        edited_function(leadership.LeaderPlacement._follow, "self._is_to_stay(number)", "True"),
+    ),
+    "leads follow at once from where they were put": (leadership, "PLACED_SECONDS", 0.0),
+    "a lease is judged by the time of the last turn": (Raft, "readable", lambda raft, now_ms: reading.has_lease(raft)),
+    "a lease takes no account of clocks that drift": (Settings, "lease_ms", property(lambda settings: settings.election_ms - 2)),
+    "a leader that hears nobody leads on": (
+        leading,
+        "beat",
+        edited_function(
+            leading.beat,
+            "now_ms - raft.configuration.agreed(lambda node: _heard_ms(raft, node)) >= settings.election_ms",
+            "now_ms - raft.configuration.agreed(lambda node: _heard_ms(raft, node)) >= 2 ** 62 + settings.election_ms",
+        ),
+    ),
+    "a snapshot has its name before it is synced": (
+        SnapshotStore,
+        "_write_new",
+        edited_function(SnapshotStore._write_new, "self._files.sync(fd)", "pass"),
+    ),
+    "a segment is written to before its name is synced": (writer.SegmentWriter, "_sync_folder", lambda journal: None),
+    # … of what each way of failing is for (test_cluster_revealed.py)
+    "who campaigns asks nobody first": (election, "hurry", _campaigns_at_once),
+    "who hears a leader votes for others": (election, "promised", lambda raft, candidate: raft.role is Role.LEADER),
+    "what was lost is not missed": (leading, "_held", edited_function(leading._held, "held < peer.beat_next - 1", "False")),
+    "what comes again cuts what came after": (following, "_extend", _cuts_what_follows()),
+    "chunks that found no room are never sent again": (raft_snapshots, "beat", lambda raft: None),
+    "log time follows each step of the wall's clock": (clocks.LogClock, "now_ms", _follows_each_step),
+    "what cannot be read is taken for zeros": (SimDisk, "read", _end_for_error),
+    "a backup is of whoever believes to lead": (
+        Backups,
+        "_capture",
+        edited_function(Backups._capture, "await service.local.linearize(number)", "pass"),
+    ),
+    "an older copy of a node's data is let in": (PeerJournalPositions, "lacks", lambda recollection, hello: ""),
+    # … of evictions, of backups, and of what a recovery finds
+    "a stream that was evicted and trimmed is recovered with what was trimmed": (
+        store_recovery.whole_again,
+        "__code__",
+        edited_function(
+            store_recovery.whole_again,
+            "if ghost.first_record > stream.first_record: _trim(image, stream, (ghost.first_record, ghost.first_byte))",
+            "pass",
+        ).__code__,
+    ),
+    "requests do not wait for an eviction that is on its way": (
+        Rehydration,
+        "before",
+        edited_function(Rehydration.before, "[name for name in _named(command) if name in self.racing] if self.racing else []", "[]"),
+    ),
+    "a late eviction takes what has come back": (Rehydration, "only_present", lambda recalls, machine, command: command),
+    "old backups go though others are under way": (pruning, "_running", _nobody_is_running()),
+    "old backups go though another one has begun": (
+        pruning,
+        "prune",
+        edited_function(
+            pruning.prune, "if not (await _running(store, backups))[0]: await _delete(store, useless)", "await _delete(store, useless)"
+        ),
+    ),
+    "a backup does not look again at what it counts on": (taking.BackupWriter, "_look_again", _nothing),
+}
+STORIES = {  # the test that notices it, where there is one
+    "data goes by the map alone": "replica/test_cluster_moves.py::test_an_old_map_costs_nobody_their_data",
+    "what was dropped is found again": "replica/test_cluster_moves.py::test_a_crash_between_any_two_steps_of_a_drop_leaves_a_replica_or_none",
+    "learners count, and one majority of two": "replica/test_cluster_moves.py::test_learners_are_not_counted",
+    "leads follow to nodes that lag": "replica/test_cluster_follow.py::test_a_node_that_lags_does_not_get_it_and_holds_nobody_up",
+    "leads stay where their writers are, however they came there": (
+        "replica/test_cluster_follow.py::test_a_lead_that_a_failure_moved_goes_back_while_clients_write_that_go_where_it_is"
+    ),
+    "leads follow at once from where they were put": (
+        "replica/test_cluster_follow.py::test_a_lead_that_was_just_put_somewhere_stays_there_for_a_while"
+    ),
+    "a lease is judged by the time of the last turn": (
+        "replica/test_cluster_faults.py::test_what_was_asked_of_a_node_that_stands_still_is_answered_by_what_is_true_then"
+    ),
+    "a lease takes no account of clocks that drift": (
+        "replica/test_cluster_faults.py::test_a_lease_outlives_no_promise_however_wrong_the_clocks_may_be"
+    ),
+    "a leader that hears nobody leads on": "replica/test_cluster_faults.py::test_others_lead_when_a_leader_is_cut_off[in]",
+    "a snapshot has its name before it is synced": "replica/test_cluster_faults.py::test_a_node_comes_back_wherever_it_dies",
+    "a segment is written to before its name is synced": "replica/test_cluster_faults.py::test_a_node_comes_back_wherever_it_dies",
+    **{
+        name: f"replica/test_cluster_revealed.py::test_it_ends_well[{name}]"
+        for name in (
+            "who campaigns asks nobody first",
+            "who hears a leader votes for others",
+            "what was lost is not missed",
+            "what comes again cuts what came after",
+            "chunks that found no room are never sent again",
+            "log time follows each step of the wall's clock",
+            "what cannot be read is taken for zeros",
+            "a backup is of whoever believes to lead",
+        )
+    },
+    "an older copy of a node's data is let in": ("replica/test_cluster_copies.py::test_an_older_image_is_kept_out_and_nothing_is_lost[4]"),
+    "pins that are not confirmed pin nothing": f"{MACHINE_STORY}[an_unconfirmed_pin_keeps_what_its_fork_will_inherit]",
+    "a deleted source keeps nothing for forks that are not confirmed": (
+        f"{MACHINE_STORY}[an_unconfirmed_pin_keeps_what_its_fork_will_inherit]"
+    ),
+    "a stream that was evicted and trimmed is recovered with what was trimmed": (
+        "stream/test_salvage.py::test_an_evicted_stream_that_came_back_and_was_trimmed_goes_on_behind_the_trim"
+    ),
+    "requests do not wait for an eviction that is on its way": (
+        "service/test_eviction.py::test_an_eviction_that_overtakes_requests_is_not_seen"
+    ),
+    "a late eviction takes what has come back": (
+        "service/test_eviction.py::test_a_late_eviction_does_not_overtake_what_comes_behind_a_return"
+    ),
+    "old backups go though others are under way": (
+        "backup/test_taking_and_restoring.py::test_what_a_backup_under_way_has_brought_or_counts_on_stays"
+    ),
+    "old backups go though another one has begun": (
+        "backup/test_taking_and_restoring.py::test_a_backup_that_begins_while_old_ones_go_finds_what_it_counts_on"
+    ),
+    "a backup does not look again at what it counts on": (
+        "backup/test_taking_and_restoring.py::test_a_backup_whose_place_is_tidied_meanwhile_is_whole_or_none"
+    ),
+}
+
+
+@contextmanager
+def mutated(name: str) -> Iterator[list[BaseException]]:
+    """With this defect; gives the errors that the defect itself raises. Raises Stale when what it replaces is gone."""
+    owner, attribute, defect = (MUTANTS | NOTICED)[name]
+    if not hasattr(owner, attribute):
+        raise Stale(f"{name}: {owner.__name__} has no {attribute} any more, which the mutant replaces")
+    sound = getattr(owner, attribute)
+    raised: list[BaseException] = []
+    setattr(owner, attribute, watched(defect, raised))
+    try:
+        yield raised
+    finally:
+        setattr(owner, attribute, sound)
+
+
+def _run(world: str, knobs: Knobs) -> object:
+    return RUN[world](knobs.seed, knobs=knobs)
+
+
+RUN: dict[str, Callable[..., object]] = {
+    "plain": run_episode,
+    "swarm": run_swarm,
+    "moves": run_moves,
+    "planned": run_planned,
+}
+TRIED = ("plain", "swarm", "moves")
+SEEDS = 40  # of each kind
+SLICED = Knobs(1, {"SLICE_BYTES": 1, "PASSES": 1, "BATCHES": 0}, {}, {"slice_seconds": 0.1, "snapshot_bytes": 1024, "keep_bytes": 4096})
+CAUGHT_BY = {  # a world, and a seed with the usual bounds or its own, that are known to catch it, when none of the first few does
+    "a lease has no end": ("swarm", Knobs(1)),
+    "proposals are taken before the own term's entry": ("moves", Knobs.draw(1)),
+    "segments go that the log needs": ("moves", Knobs(3)),
+    "a 409 is taken for one's own earlier try": ("swarm", Knobs(4)),
+    "packs are deleted that are needed": ("swarm", Knobs(0)),
+    "a snapshot leaves out who produced": ("swarm", Knobs(0)),
+    "a vote counts that is none": ("moves", Knobs.draw(8)),
+    "damage is cut as if it were a torn tail": ("swarm", Knobs(10)),
+    "a snapshot lacks what changed in its last pass": ("swarm", SLICED),
+    "a snapshot lacks what changed behind its last slice": ("swarm", SLICED),
+    "only the last portion of payload is copied": ("moves", Knobs.draw(6)),
+    "a page that ends in the middle says that it is the last": ("plain", Knobs.draw(1)),
+    "an equal Stream-Seq is taken": ("swarm", Knobs.draw(1)),
+    "an older epoch is taken": ("swarm", Knobs.draw(2)),
+    "a list leaves out what is new": ("swarm", Knobs.draw(0)),
+    "a trim cuts at the record before": ("swarm", Knobs.draw(1)),
+    "a deleted source keeps nothing for its forks": ("swarm", Knobs.draw(4)),
+    "a lease is given twice": ("swarm", Knobs.draw(3)),
+    "news that a node had when it died are told by nobody": ("swarm", Knobs.draw(1)),
+    "a webhook is done with what came after": ("swarm", Knobs.draw(1)),
+    "a recovery looks for no packs that came after the copies": ("swarm", Knobs.draw(20)),
+    "a restore goes on at the numbers of what was lost": ("swarm", Knobs.draw(3)),
+    "a restore knows no producers": ("swarm", Knobs.draw(3)),
+    "packs that no log knows are kept for ever": ("swarm", Knobs.draw(14)),
+    "reads do not count where a node follows": ("swarm", Knobs.draw(6086)),
+    "a stream ends when it was not read for half of its time": ("swarm", Knobs.draw(1)),
+    "what is young is trimmed": ("swarm", Knobs.draw(24)),
+    "less is kept than is to be": ("swarm", Knobs.draw(24)),
+    "wakes are announced to nobody": ("swarm", Knobs.draw(8)),
+    "groups are not told of subscriptions that are gone": ("swarm", Knobs.draw(8)),
+    "a stream that is taken off a subscription stays linked": ("swarm", Knobs.draw(31)),
+    "pins that are not confirmed pin nothing": ("swarm", Knobs.draw(18)),
+    "what is together in one zone stays so": ("planned", Knobs.draw(1)),
+    "what a put without an answer brought is another's": ("swarm", Knobs.draw(8)),
+}
+
+
+def caught(name: str) -> str:
+    """By which tests and which seed, and how; empty when it survives one of them. Raises Stale when the mutant itself is what fails."""
+    with mutated(name) as raised:
+        by = _caught(name, raised)
+    if raised:
+        raise Stale(f"{name}: the defect itself raised {raised[0]!r}: adapt it to the code")
+    return by
+
+
+def _caught(name: str, raised: list[BaseException]) -> str:
+    found = ""
+    if name in STORIES:
+        test = STORIES[name]
+        fault = failing_test(f"{TESTS}/{test}")
+        found = f"{test}: {fault}" if fault else ""
+        if not fault or name in NOTICED:
+            return found
+    known = [CAUGHT_BY[name]] if name in CAUGHT_BY else []
+    for world, knobs in (*known, *((world, Knobs.draw(seed)) for seed in range(SEEDS) for world in TRIED)):
+        try:
+            _run(world, knobs)
+        except Exception as fault:
+            check_fault(fault)
+            seed = f"seed {knobs.seed} of the {world} world: {str(fault).splitlines()[:1]}"
+            return f"{seed}; {found}" if found else seed
+        if raised:
+            break
+    return ""
+
+
+if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)
+    serve(caught)

@@ -1,0 +1,153 @@
+"""Raft with one mistake at a time: each must be caught. `PYTHONPATH=tests:src python -m sim.raft_mutants [NAME …]` tries them by hand.
+
+A mutant is a copy of the package in which one expression, or some statements, are others (sim/code_edits.py). The chaos of `sim/raft_chaos.py` has to find it by what must never
+happen (`sim/raft_checks.py`): a story whose trace changed would prove little. Where chance would need too long, a story sets the scene.
+"""
+
+# ruff: noqa: E501 the list is easier to read with a mutant a line
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+from sim.code_edits import Stale, edited_source
+from sim.mutant_runs import check_fault, failing_test
+
+PARTS = ("forgetting", "raft_parts", "raft_losses")  # tests that a mutant has to pass in the end
+ROOT = Path(__file__).parents[2]
+
+
+class Mutant(msgspec.Struct, frozen=True):
+    file: str
+    old: str
+    new: str
+    within: str = ""  # the function or method, when others have the same code
+    seeds: int = 40  # 0: chance does not find it in so many
+
+
+MUTANTS = {
+    "votes twice in a term": Mutant("election.py", "granted = fresh and raft.leader == 0 and (raft.vote in {0, message.sender})", "granted = fresh and raft.leader == 0\nraft.vote = 0"),
+    "forgets its vote at a restart": Mutant("raft.py", "restored.hard_state.vote", "0"),
+    "answers before term and vote are durable": Mutant("raft.py", "self.hard_durable", "True", within="Raft.send"),
+    "votes for a shorter log": Mutant("election.py", "(message.last_term, message.last_index) >= (raft.log.last_term, raft.log.last)", "True"),
+    "compares logs by length alone": Mutant("election.py", "(message.last_term, message.last_index) >= (raft.log.last_term, raft.log.last)", "message.last_index >= raft.log.last"),
+    "breaks the promise that leases rest on": Mutant("election.py", "raft.now_ms - raft.heard_ms < raft.settings.election_ms", "False"),
+    "forgets its promise when its leader is lost elsewhere": Mutant("election.py", "max(raft.heard_ms, min(heard_ms, raft.now_ms))", "-NEVER", seeds=0),
+    "keeps no promise after a restart": Mutant("raft.py", "self.now_ms = self.heard_ms = self.timer_ms = self.last_active_ms = now_ms", "self.heard_ms = -NEVER\nself.now_ms = self.timer_ms = self.last_active_ms = now_ms"),
+    "starts at once when it is the only voter": Mutant("membership.py", "known.members", "known.voters"),
+    "counts a lease from the answer": Mutant("reading.py", "raft.lease_begin_ms = raft.rounds.popleft()[1]", "raft.rounds.popleft()\nraft.lease_begin_ms = raft.now_ms"),
+    "makes leases longer than the promise": Mutant("settings.py", "int(self.election_ms * (1 - self.clock_drift) / (1 + self.clock_drift)) - 2", "self.election_ms * 2"),
+    "takes no account of clocks that drift": Mutant("settings.py", "int(self.election_ms * (1 - self.clock_drift) / (1 + self.clock_drift)) - 2", "int(self.election_ms * 1.1)"),
+    "keeps the lease while it hands over": Mutant("leading.py", "raft.transfer_sent = True", "pass"),
+    "takes the lease of one follower": Mutant("reading.py", "raft.configuration.agreed(lambda node: raft.context if node == raft.node else raft.peers[node].context)", "raft.context"),
+    "reads without asking anyone": Mutant("reading.py", "has_lease(raft)", "True", within="_take"),
+    "reads before an entry of its term is committed": Mutant("reading.py", "reads.new and raft.commit >= raft.own_term_index", "reads.new"),
+    "takes any answer to a read": Mutant("reading.py", "if message.context > reads.context:\n    return", "pass", seeds=0),
+    "reads before it has applied": Mutant("reading.py", "index <= raft.applied", "True"),
+    "takes an answer to an earlier life": Mutant("reading.py", "self.context = context", "self.context = 0"),
+    "commits an entry of an older term by counting": Mutant("leading.py", "reached <= raft.commit or raft.log.term(reached) != raft.term", "reached <= raft.commit"),
+    "counts itself before it has written": Mutant("leading.py", "raft.durable", "raft.log.last"),
+    "commits with a minority": Mutant("configuration.py", "(len(voters) - 1) // 2", "len(voters) // 2 + (len(voters) > 2)"),
+    "acknowledges before it has written": Mutant("following.py", "match = min(raft.verified, raft.durable)\nanswered = raft.verified <= raft.durable", "match = raft.verified\nanswered = True"),
+    "acknowledges what it has not compared": Mutant("following.py", "min(raft.verified, raft.durable)", "raft.durable", within="flush"),
+    "believes a commit beyond what it has compared": Mutant("following.py", "min(commit, raft.verified)", "min(commit, raft.log.last)"),
+    "keeps acknowledgements over terms": Mutant("election.py", "raft.verified = raft.acked = 0\nraft.ack_due = False", "pass", within="become_follower"),
+    "takes entries that do not fit": Mutant("following.py", "log.term(prev_index) != message.prev_term", "log.term(prev_index) is None"),
+    "does not cut what differs": Mutant("following.py", "log.term(entry.index) != entry.term", "log.term(entry.index) is None"),
+    "forgets what a cut takes from the disk": Mutant("raft.py", "self.durable = min(self.durable, index - 1)", "pass"),
+    "counts a write that a cut has made void": Mutant("raft.py", "for write in self.writes:\n    write.last = min(write.last, index - 1)", "pass"),
+    "drops the majority of before from a joint configuration": Mutant("configuration.py", "if self.outgoing:\n    return min(reached, sorted(map(value, self.outgoing))[(len(self.outgoing) - 1) // 2])", "pass"),
+    "drops the majority of before from elections": Mutant("configuration.py", "[_won(side, votes) for side in (self.voters, self.outgoing) if side]", "[_won(side, votes) for side in (self.voters,)]", seeds=0),
+    "changes voters in one step": Mutant("membership.py", "target.voters != old.voters", "False"),
+    "campaigns before all have found that the group is new": Mutant("election.py", "raft.forgetful or raft.learning or raft.unmet", "raft.forgetful or raft.learning", seeds=0),
+    "forgets at a restart that its group is new": Mutant("raft.py", "restored.hard_state.unborn", "False", seeds=0),
+    "takes one that has forgotten for one that has found": Mutant("forgetting.py", "if not message.forgetful:\n    raft.unmet.discard(message.sender)", "raft.unmet.discard(message.sender)", seeds=0),
+    "asks nobody whom a change may put out": Mutant("forgetting.py", "told[0]", "told[-1]", seeds=0),
+    "asks all who ever had a voice": Mutant("forgetting.py", "{index: members for index, members in raft.recall_known.items() if index >= since}", "{index: members for index, members in raft.recall_known.items()}", seeds=0),
+    "believes its settings, and who has forgotten as it has": Mutant("forgetting.py", "knows and answer.configurations and answer.configurations[0][1].voters and (not raft.recall_based)", "False and answer.configurations[0][1].voters and (not raft.recall_based)", seeds=0),
+    "asks no leader that it does not know": Mutant("forgetting.py", "raft.strangers.add(message.sender)", "pass", seeds=0),
+    "votes for anyone once it has asked what it forgot": Mutant("election.py", "asked.last_term > raft.recalled_term", "True", seeds=0),
+    "votes for one of the newest term that it was told of": Mutant("election.py", "asked.last_term > raft.recalled_term", "asked.last_term >= raft.recalled_term", seeds=0),
+    "remembers before it has anything above what it was told of": Mutant("forgetting.py", "(raft.log.term(raft.durable) or 0) > raft.recalled_term", "raft.commit", seeds=0),
+    "has no voice while it learns again": Mutant("election.py", "raft.recalled == {asked.sender} or asked.last_term > raft.recalled_term", "raft.recalled == {asked.sender}", seeds=0),
+    "gives a voice to one that still learns": Mutant("membership.py", "peer is not None and peer.match + raft.settings.caught_up_entries >= raft.log.last and (peer.match > 0) and peer.learned", "peer is not None and peer.match + raft.settings.caught_up_entries >= raft.log.last and (peer.match > 0)", seeds=0),
+    "leaves no joint configuration": Mutant("membership.py", "configuration.joint", "False"),
+    "does not campaign when it is put out": Mutant("election.py", "any((possible.votes(raft.node) for possible in membership.possible(raft)))", "raft.configuration.votes(raft.node)", seeds=0),
+    "keeps a configuration that was cut off": Mutant("raft.py", "while self.configurations[-1][0] >= index:\n    self.configurations.pop()", "pass", seeds=0),
+    "applies twice after a snapshot": Mutant("snapshots.py", "raft.applied = raft.handed = raft.commit = raft.verified = snapshot.index", "raft.commit = raft.verified = snapshot.index"),
+    "keeps its log under a snapshot that does not fit": Mutant("recovery.py", "entries if fits else []", "entries", seeds=0),
+    "forgets to write the reset": Mutant("snapshots.py", "raft.snapshot = raft.reset = snapshot", "raft.snapshot = snapshot"),
+    "loses chunks for ever": Mutant("snapshots.py", "peer.chunk_next, peer.chunk_ms = (peer.chunk_acked, raft.now_ms)", "pass"),
+    "never finds out that an append was lost": Mutant("leading.py", "peer.mode is Mode.REPLICATE and held < peer.beat_next - 1", "False"),
+    "leads on without a majority": Mutant("leading.py", "now_ms - raft.configuration.agreed(lambda node: _heard_ms(raft, node)) >= settings.election_ms", "now_ms - raft.configuration.agreed(lambda node: _heard_ms(raft, node)) >= 1 << 60", seeds=0),
+    "steps down and tells nobody": Mutant("leading.py", "raft.send(TimeoutNow(best, raft.node, raft.group, raft.term))", "pass", seeds=0),
+    "sleeps for ever": Mutant("sleeping.py", "raft.leader == peer and (raft.sleeping or raft.withheld is not None)", "False", seeds=0),
+    "does not wake for a vote": Mutant("election.py", "raft.sleeping and message.pre", "False"),
+    "lets its leader sleep while others ask for votes": Mutant("leading.py", "raft.sleeping and (not message.asleep)", "False"),
+    "campaigns without asking first": Mutant("election.py", "_ask(raft, pre=True, forced=False)\ncount(raft, raft.node, granted=True)", "_campaign(raft, forced=False)"),
+    "does not tell an old leader that it is over": Mutant("election.py", "raft.send(HeartbeatAnswer(message.sender, raft.node, raft.group, raft.term))", "pass"),
+}  # fmt: skip
+
+
+def caught(mutant: Mutant) -> str:
+    """By what the mutant is caught; empty when it survives. Raises Stale."""
+    with tempfile.TemporaryDirectory() as folder:
+        package = Path(folder) / "polynya"
+        for room in ("base", "raft"):
+            shutil.copytree(ROOT / "src" / "polynya" / room, package / room, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "src" / "polynya" / "__init__.py", package)
+        file = package / "raft" / mutant.file
+        file.write_text(edited_source(file.read_text(), mutant.old, mutant.new, mutant.within))
+        environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT / 'tests'}"}
+        command = [sys.executable, "-m", "sim.raft_mutants", "--try", str(mutant.seeds)]
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    if result.returncode:
+        raise Stale(result.stderr)
+    return result.stdout.strip()
+
+
+def attempt(seeds: int) -> str:
+    """In the process of a mutant: the checks in stories, then those under chaos; a trace that changed counts last."""
+    from sim import raft_chaos
+    from stories import raft as raft_story
+
+    changed = ""
+    for path in sorted((ROOT / "tests" / "raft" / "stories").glob("*.txt")):
+        try:
+            if raft_story.run(path.read_text()) != path.read_text():
+                changed = changed or f"the trace of {path.stem}"
+        except Exception as fault:
+            check_fault(fault)
+            return f"{path.stem}: {fault!r}"
+    for seed in range(seeds):
+        try:
+            raft_chaos.run(seed, 400)
+        except Exception as fault:
+            check_fault(fault)
+            return f"chaos, seed {seed}: {str(fault.__cause__ or fault).splitlines()[:1]}"
+    if changed:
+        return changed
+    tests = [str(ROOT / "tests" / "raft" / f"test_{name}.py") for name in PARTS]
+    return "a test of its parts" if failing_test(*tests, options=("-o", "pythonpath=")) else ""
+
+
+def main(names: list[str]) -> int:
+    alive = 0
+    for name in names or MUTANTS:
+        by = caught(MUTANTS[name])
+        alive += not by
+        print(f"{name}: {'caught by ' + by if by else 'SURVIVES'}", flush=True)
+    return alive
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--try"]:
+        print(attempt(int(sys.argv[2])))
+    else:
+        sys.exit(main(sys.argv[1:]))

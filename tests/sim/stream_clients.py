@@ -1,0 +1,414 @@
+"""Clients of streams that live and die: what they ask of a few names, under conditions and beside each other, and whether all that they were told can
+be true (`sim/linearizability.py`, `sim/life_model.py`). Also of what was refused: that the direct check of appends cannot judge."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from itertools import count
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from sim.life_model import Appended, Created, Cut, Deleted, Listed, Looked, Model, Paged, Pinned, What
+from sim.linearizability import FOREVER, Operation, Search, Undecided
+from worlds.service import raw_batch
+
+from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.service.api import Facts, LiveEvent, Page, Position, ReadQuery, Refusal, TrimQuery
+from polynya.stream.commands import Append, Create, Delete, Encoding, Producer
+from polynya.stream.replies import Code, Reply
+from polynya.wal import DiskFull
+
+if TYPE_CHECKING:
+    from sim.chaos import Episode
+    from sim.cluster import Node
+
+NAMES = ("life/a", "life/b", "life/c", "life/d")
+CLIENTS = 4
+PAUSE_SECONDS = 0.15
+VERBS = ("append", "condition", "produce", "close", "delete", "create", "fork", "look", "list", "page", "trim", "tail")
+OF_SOURCE = (Code.NOT_FOUND, Code.TRIMMED, Code.OFFSET_BEYOND_TAIL, Code.FORK_DEPTH)
+
+
+class Past:
+    """What was asked of one name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.operations: list[Operation] = []
+        self.known: dict[tuple[int, int], bytes] = {}  # at (uid, record)
+        self.begins: dict[tuple[int, int], int] = {}  # its byte
+        self.over: dict[int, float] = {}  # uid -> since when a live reader knows that this life is over
+        self.places = [(0, 0)]  # tails that were seen: record and byte
+        self.sequence = 1
+        self.there = False  # as far as was last heard
+
+    def saw(self, uid: int, at: tuple[int, int], content: bytes) -> None:
+        """Each record of a life is one payload, and begins at one byte, for ever."""
+        record, byte = at
+        for piece in content.split(b";")[:-1]:
+            place, payload = (uid, record), piece + b";"
+            assert self.known.setdefault(place, payload) == payload, (
+                f"{self.name}: record {place} is {self.known[place]!r}, and {payload!r}"
+            )
+            self.ends(uid, (record, byte))
+            record, byte = record + 1, byte + len(payload)
+        assert byte == at[1] + len(content), f"{self.name}: a record is cut"
+        self.ends(uid, (record, byte))
+
+    def ends(self, uid: int, at: tuple[int, int]) -> None:
+        """A life has this boundary."""
+        known = self.begins.setdefault((uid, at[0]), at[1])
+        assert known == at[1], f"{self.name}: record {at[0]} of life {uid} begins at {known}, and at {at[1]}"
+
+    def tail(self, uid: int, at: tuple[int, int]) -> None:
+        """It was seen."""
+        self.ends(uid, at)
+        self.places = [*self.places[-5:], at]
+
+    def lives(self, uid: int, began: float) -> None:
+        """It was seen by what began then."""
+        assert began <= self.over.get(uid, FOREVER), f"{self.name}: life {uid} was over, and is seen"
+
+
+class Lives:
+    """Of one episode."""
+
+    def __init__(self, episode: Episode) -> None:
+        self._episode, self._world = episode, episode.world
+        self.pasts = {name: Past(name) for name in NAMES}
+        self.told: Counter[str] = Counter()
+        self._count = 0
+        drawn = Random(f"lives {episode.seed}")
+        self._weights = [drawn.choice((0, 1, 1, 3)) for _ in VERBS]
+        self._weights[VERBS.index("create")] = 2
+        self._weights[0] = 3
+
+    def clients(self) -> list[asyncio.Future[None]]:
+        return [asyncio.ensure_future(self._client(number)) for number in range(CLIENTS)]
+
+    async def finish(self) -> None:
+        """When all is well: how each name is now, and whether all of it can be."""
+        for name in self.pasts:
+            for node in self._world.alive()[:2]:
+                await Worker(self, node, Random(name), "end").whole(name)
+        for past in self.pasts.values():
+            self.judge(past)
+            self._trace(past)
+
+    def judge(self, past: Past) -> None:
+        search = Search(past.operations, None, Model(past.known).step)
+        try:
+            found = search.run()
+        except Undecided as fault:
+            raise AssertionError(f"{past.name}: {fault} of {len(past.operations)} operations nothing is decided") from None
+        count, state, able = search.furthest
+        assert found, f"{past.name}: {count} of {len(past.operations)} operations can have happened, up to {state}; not one of {able}"
+
+    def _trace(self, past: Past) -> None:
+        """What a fork inherits is what some life of its source was."""
+        for operation in past.operations:
+            asked, told = operation.what.asked, operation.what.told  # type: ignore[attr-defined]
+            if not isinstance(asked, Created) or asked.source is None or told is None or told.code != Code.CREATED:
+                continue
+            source = self.pasts[asked.source[0]]
+            mine = [past.known.get((told.uid, record)) for record in range(asked.source[1])]
+            found = any(
+                all(one is None or source.known.get((uid, at), one) == one for at, one in enumerate(mine)) for uid, _ in source.known
+            )
+            sent = {each.what.asked.payload for each in source.operations if isinstance(each.what.asked, Appended | Created)}  # type: ignore[attr-defined]
+            inherits = any(isinstance(each.what.asked, Created) and each.what.asked.source for each in source.operations)  # type: ignore[attr-defined]
+            found = found or inherits or all(one is None or one in sent for one in mine)  # perhaps of a life of which nobody was told more
+            assert found, f"{past.name}: the fork {told.uid} of {source.name} has what that never had: {mine}"
+
+    async def _client(self, number: int) -> None:
+        random, id_ = Random(f"life {self._episode.seed} {number}"), f"w{number}"
+        own: dict[str, list[Any]] = {}
+        while not self._episode.over:
+            await asyncio.sleep(random.expovariate(1 / PAUSE_SECONDS))
+            alive = self._world.alive()
+            if alive:
+                worker = Worker(self, random.choice(alive), random, id_, own)
+                verb = random.choices(VERBS, self._weights)[0]
+                name = random.choice(NAMES)
+                if not self.pasts[name].there and random.random() < 0.6:
+                    verb = random.choice(("create", "fork"))
+                await self._verb(verb)(worker, name)
+
+    def _verb(self, verb: str) -> Callable[[Worker, str], Awaitable[None]]:
+        found: Callable[[Worker, str], Awaitable[None]] = getattr(Worker, verb)
+        return found
+
+    def payload(self, random: Random) -> bytes:
+        """Of any length, and told from all others."""
+        self._count += 1
+        return b"n%06d%s;" % (self._count, b"." * random.choice((0, 0, 0, 1, 3, 30)))
+
+
+class Worker:
+    """One request of a client, to one node."""
+
+    def __init__(self, lives: Lives, node: Node, random: Random, id_: str, own: dict[str, list[Any]] | None = None) -> None:
+        self._lives, self._node, self._random, self._id = lives, node, random, id_
+        self._own = {} if own is None else own  # of each name: epoch, sequence, and the payload of the producer's last append
+
+    async def append(self, name: str) -> None:
+        await self._append(name, Appended(self._lives.payload(self._random), close=self._random.random() < 0.03))
+
+    async def condition(self, name: str) -> None:
+        """`Stream-Seq`: mostly the next, or one that somebody else has taken, or one of before."""
+        past = self._lives.pasts[name]
+        number = past.sequence + self._random.choice((-1, 0, 0, 1, 1, 2))
+        producer = (f"{self._id}c", number % 3, 0) if self._random.random() < 0.3 else None
+        told = await self._append(name, Appended(self._lives.payload(self._random), f"{number:05d}", producer))
+        if told is None or told.code == Code.OK:
+            past.sequence = max(past.sequence, number)
+
+    async def produce(self, name: str) -> None:
+        """The next, a repeat, one of an older epoch, one too far, a new epoch that begins as it should, or does not."""
+        epoch, sequence, payload = self._own.setdefault(name, [0, 0, b""])
+        act = self._random.random()
+        if act < 0.25 and payload:
+            await self._append(name, Appended(payload, None, (self._id, epoch, sequence - 1)), repeats=True)
+        elif act < 0.35:
+            await self._append(name, Appended(self._lives.payload(self._random), None, (self._id, epoch, sequence + 2)))
+        elif act < 0.5 and epoch:
+            await self._append(
+                name, Appended(self._lives.payload(self._random), None, (self._id, epoch - 1, self._random.choice((0, sequence))))
+            )
+        elif act < 0.55:
+            await self._append(name, Appended(self._lives.payload(self._random), None, (self._id, epoch + 1, 3)))
+        else:
+            if act < 0.7:
+                epoch, sequence = epoch + 1, 0
+            asked = Appended(self._lives.payload(self._random), None, (self._id, epoch, sequence), self._random.random() < 0.02)
+            for _ in range(self._random.randint(1, 4)):  # the same again, until it is known
+                self._own[name] = [epoch, sequence + 1, asked.payload]
+                told = await self._append(name, asked, repeats=True)
+                if told is not None:
+                    if told.code in (Code.PRODUCER_GAP, Code.NOT_FOUND, Code.CLOSED):
+                        self._own[name] = [epoch + 1, 0, b""]  # of a life before
+                    break
+
+    async def close(self, name: str) -> None:
+        if self._random.random() < 0.15:
+            await self._append(name, Appended(None, close=True))
+
+    async def delete(self, name: str) -> None:
+        if self._random.random() < 0.6:
+            await self._propose(name, Deleted(), Delete(name, self._now_ms()))
+
+    async def create(self, name: str) -> None:
+        asked = Created(self._lives.payload(self._random) if self._random.random() < 0.5 else None, self._random.random() < 0.03)
+        batch = None if asked.payload is None else raw_batch(asked.payload)
+        command = Create(name, self._now_ms(), "text/plain", Encoding.BYTES, closed=asked.closed, batch=batch)
+        told = await self._propose(name, asked, command)
+        if told is not None and told.code == Code.CREATED and asked.payload is not None:
+            self._lives.pasts[name].saw(told.uid, (0, 0), asked.payload)
+
+    async def fork(self, name: str) -> None:
+        """Of another name, mostly at the tail that was seen last."""
+        source = self._random.choice([each for each in NAMES if each != name])
+        past = self._lives.pasts[source]
+        record, byte = self._random.choice((past.places[-1], past.places[-1], self._random.choice(past.places)))
+        if self._random.random() < 0.05:
+            record, byte = record + 1, byte + 8
+        began = self._time()
+        command = Create(name, self._now_ms(), "", Encoding.BYTES)
+        told: Reply | None = None
+        try:
+            told = await self._node.house.ask(self._node.engine.service.fork(command, source, record, byte, 0))
+        except Unavailable:
+            self._note(source, began, Pinned(record), None)  # for a while, perhaps
+            return
+        except OutcomeUnknown:
+            pass
+        if told is not None and told.code in (*OF_SOURCE, Code.GONE):
+            of_source = told.code in OF_SOURCE and told.code != Code.FORK_DEPTH
+            self._note(source, began, Pinned(record), told if of_source else None)
+            return
+        self._note(source, began, Pinned(record), None if told is None or told.code in (Code.DISK_FULL, Code.ATTEMPT_REFUSED) else True)
+        self._note(name, began, Created(source=(source, record, byte)), told)
+
+    async def look(self, name: str) -> None:
+        began = self._time()
+        with suppress(Unavailable, OutcomeUnknown):
+            self._looked(name, began, await self._node.house.ask(self._node.engine.service.facts(name)))
+
+    async def list(self, name: str) -> None:
+        began = self._time()
+        try:
+            found = {facts.name: facts for facts in await self._node.house.ask(self._node.engine.service.list_streams("life/", "", 100))}
+        except (Unavailable, OutcomeUnknown):
+            return
+        for each in NAMES:
+            if each in found:
+                self._looked(each, began, found[each])
+            else:
+                self._note(each, began, Listed(), Refusal(Code.NOT_FOUND))
+
+    async def page(self, name: str) -> None:
+        """From the beginning, or from somewhere."""
+        past = self._lives.pasts[name]
+        at = self._random.choice(((-1, 0), (-1, 0), past.places[-1], self._random.choice(past.places)))
+        with suppress(Unavailable, OutcomeUnknown):
+            await self._read(name, at, 5)
+
+    async def whole(self, name: str) -> None:
+        """When all is well: all of it must be there."""
+        await self.look(name)
+        for tries in count():
+            try:
+                await self._read(name, (-1, 0), 1 << 30)
+                break
+            except Unavailable:
+                assert tries < 50, f"{name} cannot be read though all is well"
+                await asyncio.sleep(0.2)
+
+    async def _read(self, name: str, at: tuple[int, int], pages: int) -> None:
+        """Page by page, each of which is true by itself. Raises Unavailable, OutcomeUnknown."""
+        past = self._lives.pasts[name]
+        for _ in range(pages):
+            began = self._time()
+            query = ReadQuery(name, *at, bytes_max=self._node.world.page_bytes, whole_records=True)
+            page = await self._node.house.ask(self._node.engine.service.read(query), 30.0)
+            self._note(name, began, Paged(at[0]), page)
+            if not isinstance(page, Page):
+                return
+            uid, record = page.facts.uid, page.facts.first_record if at[0] < 0 else at[0]
+            past.lives(uid, began)
+            assert page.begin_record == record, f"{name}: a page from {at} begins at {page.begin_record}"
+            content = b"".join(bytes(span.payload) for span in page.spans)
+            past.saw(uid, (record, page.begin_byte), content)
+            past.tail(uid, (page.facts.record, page.facts.byte))
+            past.ends(uid, (page.facts.first_record, page.facts.first_byte))
+            records = content.count(b";")
+            assert (page.record, page.byte) == (record + records, page.begin_byte + len(content)), (
+                f"{name}: a page is not as long as it says"
+            )
+            assert not page.up_to_date or page.record == page.facts.record, f"{name}: a page says that it is the last, and is not"
+            if page.up_to_date:
+                return
+            at = (page.record, page.byte)
+
+    async def trim(self, name: str) -> None:
+        record, byte = self._random.choice(self._lives.pasts[name].places)
+        began = self._time()
+        told: Any = None
+        try:
+            told = await self._node.house.ask(self._node.engine.service.trim(TrimQuery(name, record, byte)))
+        except (Unavailable, DiskFull):
+            return
+        except OutcomeUnknown:
+            pass
+        self._note(name, began, Cut(record), told)
+
+    async def tail(self, name: str) -> None:
+        """Live for a while."""
+        past, ear, began, service = self._lives.pasts[name], Ear(name), self._time(), self._node.engine.service
+        try:
+            facts = await self._node.house.ask(service.attach(name, ear))
+        except (Unavailable, OutcomeUnknown):
+            return
+        if not isinstance(facts, Facts):
+            self._looked(name, began, facts)
+            return
+        past.lives(facts.uid, began)  # the rest may be older, and of more than one moment: of those that follow one stream elsewhere
+        past.tail(facts.uid, (facts.record, facts.byte))
+        node, life = self._node, self._node.life
+        deadline = self._time() + self._random.uniform(0.1, 2.0)
+        while not ear.over and node.alive and node.life == life and self._time() < deadline:
+            await asyncio.sleep(0.05)
+        if node.alive and node.life == life:
+            service.detach(facts.uid, ear)
+        ear.check(past, facts)
+
+    # --- told
+
+    async def _append(self, name: str, asked: Appended, *, repeats: bool = False) -> Reply | None:
+        """`repeats`: of this sequence there is no other payload."""
+        batch = None if asked.payload is None else raw_batch(asked.payload)
+        producer = None if asked.producer is None else Producer(*asked.producer)
+        kind = "" if batch is None else "text/plain"
+        told = await self._propose(name, asked, Append(name, self._now_ms(), kind, batch, producer, asked.sequence, asked.close))
+        if told is None:
+            return None
+        past = self._lives.pasts[name]
+        if (told.code == Code.OK or (told.code == Code.DUPLICATE and repeats)) and told.first_record >= 0 and asked.payload is not None:
+            place = (told.uid, told.first_record)
+            assert past.known.setdefault(place, asked.payload) == asked.payload, (
+                f"{name}: {place} is {past.known[place]!r}, {asked.payload!r}"
+            )
+        if told.code == Code.OK:
+            past.tail(told.uid, (told.record, told.byte))
+        return told
+
+    async def _propose(self, name: str, asked: Any, command: Any) -> Reply | None:
+        began = self._time()
+        try:
+            told = await self._node.house.ask(self._node.propose(name, command), 7.0)
+        except Unavailable:
+            return None
+        except OutcomeUnknown:
+            self._note(name, began, asked, None)
+            return None
+        self._note(name, began, asked, told)
+        return told
+
+    def _looked(self, name: str, began: float, told: Facts | Refusal) -> None:
+        self._note(name, began, Looked(), told)
+        if isinstance(told, Facts):
+            past = self._lives.pasts[name]
+            past.tail(told.uid, (told.record, told.byte))
+            past.ends(told.uid, (told.first_record, told.first_byte))
+            past.lives(told.uid, began)
+
+    def _note(self, name: str, began: float, asked: Any, told: Any) -> None:
+        ended = FOREVER if told is None else self._time()
+        past = self._lives.pasts[name]
+        past.operations.append(Operation(began, ended, What(asked, told)))
+        if told is not None:
+            past.there = getattr(told, "code", Code.OK) not in (Code.NOT_FOUND, Code.GONE) and not isinstance(asked, Deleted)
+        code = "unknown" if told is None else Code(told.code).name if isinstance(told, Reply | Refusal) else "ok"
+        self._lives.told[f"{type(asked).__name__} {code}"] += 1
+        self._lives._episode.note(f"{name} {asked} {code}")
+
+    def _time(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _now_ms(self) -> int:
+        return self._node.engine.service.now_ms()
+
+
+class Ear:
+    """What a live reader hears of one life has no gap, and ends with it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._events: list[tuple[float, LiveEvent]] = []
+        self.over = False
+
+    def live(self, event: LiveEvent) -> None:
+        assert not self.over, f"{self._name}: after its end a live reader hears something"
+        self._events.append((asyncio.get_running_loop().time(), event))
+        self.over = event.gone or event.cut
+
+    def check(self, past: Past, facts: Facts) -> None:
+        """`facts`: what it was told at first."""
+        record = facts.record
+        for at, event in self._events:
+            if event.cut:
+                return
+            assert event.uid == facts.uid, f"{self._name}: a live reader hears of another life"
+            if event.gone:
+                past.over[event.uid] = min(at, past.over.get(event.uid, FOREVER))
+                return
+            past.saw(event.uid, (event.begin_record, event.begin_byte), bytes(event.payload))
+            if event.record > record:
+                assert event.begin_record == record, f"{self._name}: a gap in what a live reader hears"
+                record = event.record
+
+
+__all__ = ["NAMES", "Lives", "Past", "Position"]

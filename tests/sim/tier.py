@@ -1,0 +1,161 @@
+"""The object tier of a simulated node: flusher, merger, collector and reader of one life, with small bounds and all chance from the world's seed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from random import Random
+from types import SimpleNamespace
+from typing import Any, Protocol
+from unittest import mock
+
+from sim.store import SimStore
+
+from polynya.admin import backup_routes
+from polynya.admin.store_checks import StoreChecks
+from polynya.backup import pruning, writer
+from polynya.backup.copies import CompleteMark
+from polynya.base.errors import PolynyaError
+from polynya.cli.storage import source
+from polynya.cold import (
+    ColdReader,
+    Collector,
+    CollectorSettings,
+    Evictor,
+    EvictSettings,
+    Flusher,
+    FlushSettings,
+    Merger,
+    MergeSettings,
+    StateReader,
+    collector,
+    evictor,
+    flusher,
+    merger,
+    steps,
+)
+from polynya.objectstore import WatchedStore
+from polynya.service.assembly import CoreRuntime
+from polynya.service.streams import forks, outbox_sender, retention_job
+from polynya.stream.commands import Evict
+from polynya.stream.state.feature_level import level_of
+from polynya.subscriptions import keys, operations, wakes
+from polynya.tiering import state_copies
+from polynya.tiering.state_copies import StateCopyWorker
+from polynya.tiering.store_health import StoreAccess, StorePatience
+from polynya.tiering.store_leadership import StoreLeadership, StoreLeadershipTransport
+from polynya.transport import address
+
+CLUSTER = "c" * 32
+FLUSH = FlushSettings(from_bytes=160, pack_bytes_max=512, slice_bytes_max=256, age_ms_max=2000, interval_ms=300)
+MERGE = MergeSettings(interval_ms=1500)
+PATIENCE = StorePatience(persists=6.0, failures=3, probe=0.5, look=0.25)
+COLLECT = CollectorSettings(
+    interval_ms=700, grace_ms=2000, snapshot_wait_ms=2000, settle_after_ms=3000, orphan_ms=10_000, sweep_every_ms=5000
+)
+WRITE_MS_MAX = 4000  # what takes longer may have been swept: clocks are wrong by less than a third
+
+
+class Way(StoreLeadershipTransport, Protocol):
+    """To the other nodes of the world."""
+
+    node: Any
+
+
+def _addresses(nodes: Mapping[int, Any], own: int) -> list[int]:
+    return [address(node, 0) for node in nodes if node != own]
+
+
+async def _owned() -> bool:
+    return True
+
+
+class SimTier:
+    """Of one life: its tasks are cancelled when that ends."""
+
+    def __init__(self, engine: CoreRuntime, shared: SimStore, way: Way) -> None:
+        assert engine.replicated is not None
+        world = way.node.world
+        node, nodes, turn = engine.replicated.node, world.nodes, world.knobs.turn
+        store = self.store = WatchedStore(shared.on(node, way.node.disk.at), asyncio.get_running_loop().time)
+        self.access = StoreAccess(store, lambda: None, PATIENCE)
+        others = partial(_addresses, nodes, node)
+        self.leads = StoreLeadership(engine.replicated.leadership, self.access, way, others)
+        self.reader = ColdReader(store, cache_bytes=world.cache_bytes)
+        self.flusher = Flusher(engine.groups, store, turn(FLUSH), CLUSTER)
+        self.merger = Merger(engine.groups, store, turn(MERGE), CLUSTER, self.flusher.in_flight)
+        self.states = StateReader(store, cache_bytes=world.states_bytes)
+        settings = turn(EvictSettings(after_ms=world.evict_after_ms, block_streams=2, few=1))
+        self.evictor = Evictor(engine.groups, store, settings, CLUSTER, in_flight=self.flusher.in_flight)
+        self.evictor.may = lambda machine: machine.level >= level_of(Evict)
+        self.collector = Collector(
+            engine.groups,
+            store,
+            turn(COLLECT),
+            packs_prefix=f"{CLUSTER}/packs/",
+            in_flight=self.flusher.in_flight,
+            owns_root=_owned,
+            sweep_deletes=True,
+        )
+        self.copier = StateCopyWorker(engine, store, CompleteMark(CLUSTER, world.history, engine.service.groups), _owned)
+        StoreChecks(engine.service, self)  # type: ignore[arg-type]  # of a tier it uses the collector
+        self._engine, self._pace = engine, world.round_pace
+        engine.local.cold = self.reader
+        engine.local.recalls.states = self.states
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        work = [self.flusher.run(), self.merger.run(), self.evictor.run(), self.collector.run(), self.copier.run(), self._snapshots()]
+        work += [self.access.run(), self.leads.run(), self.leads.answer()]
+        return [asyncio.ensure_future(each) for each in work]
+
+    async def _snapshots(self) -> None:
+        """As a core's: releases of packs wait for them."""
+        snapshotter = self._engine.snapshotter
+        while True:
+            await asyncio.sleep(0.5)
+            if snapshotter.due() and not snapshotter.lock.locked():
+                try:
+                    await snapshotter.run(self._engine.service.now_ms(), self._pace)
+                except PolynyaError:
+                    continue
+                except OSError as error:
+                    assert self._engine.replicated is not None
+                    self._engine.replicated.fail(error)
+                    return
+
+
+@contextmanager
+def chance_of(seed: int) -> Iterator[None]:
+    """What the parts draw and measure comes from the seed and from virtual time; what the product does once a minute happens within an episode."""
+    random, more, aside = Random(f"tier {seed}"), Random(f"beside {seed}"), Random(f"backups beside {seed}")
+
+    def now() -> float:
+        return asyncio.get_running_loop().time()
+
+    def hexed(count: int) -> str:
+        return more.randbytes(count).hex()
+
+    drawn = SimpleNamespace(token_hex=hexed, token_bytes=more.randbytes)
+    clock = SimpleNamespace(monotonic=now, time=now, sleep=lambda seconds: None)
+    every = Random(f"copies {seed}").choice((1.0, 3.0, 10.0))
+    patience_ms = Random(f"pins {seed}").choice((2000, 10_000))
+    with ExitStack() as stack:
+        for module in (flusher, merger, evictor):
+            stack.enter_context(mock.patch.object(module, "token_bytes", random.randbytes))
+        for module in (forks, keys, operations, wakes):
+            stack.enter_context(mock.patch.object(module, "secrets", drawn))
+        stack.enter_context(mock.patch.object(writer, "token_bytes", aside.randbytes))
+        stack.enter_context(mock.patch.object(backup_routes, "token_hex", lambda count: aside.randbytes(count).hex()))
+        stack.enter_context(mock.patch.object(source, "time", clock))
+        stack.enter_context(mock.patch.object(pruning, "UNDER_WAY_MS", 15_000))
+        for module in (flusher, keys, retention_job):
+            stack.enter_context(mock.patch.object(module, "time", clock))
+        stack.enter_context(mock.patch.object(merger, "monotonic", now))
+        stack.enter_context(mock.patch.object(collector, "token_hex", hexed))
+        stack.enter_context(mock.patch.object(steps, "WRITE_MS_MAX", WRITE_MS_MAX))
+        stack.enter_context(mock.patch.object(wakes, "random", more))
+        stack.enter_context(mock.patch.multiple(state_copies, EVERY_SECONDS=every, SOON_SECONDS=every / 2))
+        stack.enter_context(mock.patch.multiple(outbox_sender, PIN_PATIENCE_MS=patience_ms, PIN_PATIENCE_AFTER_START_MS=patience_ms // 2))
+        yield

@@ -1,0 +1,407 @@
+"""Story scripts: commands in, trace out. A line is a command; the lines under it, indented, are what it answered.
+
+    at 1000                                   the log's time from here on
+    create NAME [type=T] [json] [ttl=S] [expires=MS] [closed] [body=B] [producer=ID/EPOCH/SEQ] [seq=S] [fork=SOURCE attempt=A …]
+    append NAME [RECORD …] [type=T] [producer=ID/EPOCH/SEQ] [seq=S] [close] [incarnation=UID]
+    read NAME [from=TOKEN|start|now|@BYTE] [max=N] [whole]
+    trim NAME at=TOKEN [NAME at=TOKEN]; retain NAME [age=S] [bytes=N] [none]; bucket NAME [age=S] [bytes=N] [none]
+    pin, confirm, unpin, refuse, deliver, flush, publish, merge, written, release, erase, delete, expire, touch, show
+    table, open, planned, claim, commit, abandon
+
+Names go to the group that `@N` before the name says (default 1). `x*70000` is a long body. A `uid` is written group.counter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stories.scripts import traced
+from worlds.stream import World, json_batch, position_of, raw_batch
+
+from polynya.stream.commands import (
+    Acknowledge,
+    Append,
+    Batch,
+    BucketRetention,
+    ClaimRanges,
+    ColdSlice,
+    ConfirmPin,
+    Create,
+    Delete,
+    Encoding,
+    Expire,
+    Fork,
+    PackDeleted,
+    PackWritten,
+    PinSource,
+    Producer,
+    PublishSlices,
+    RefuseAttempt,
+    ReleasePack,
+    ReplaceSlices,
+    Retention,
+    SetRetention,
+    TableAbandon,
+    TableCommit,
+    TableCreate,
+    TableOpen,
+    TablePlanned,
+    Touch,
+    Trim,
+    Unpin,
+)
+from polynya.stream.read_plan import ReadRefused, Want
+from polynya.stream.replies import Code, Reply
+from polynya.stream.rules.retention import cut_of, retention_of
+from polynya.stream.rules.tables import lag_of
+from polynya.stream.state import index
+from polynya.stream.state.model import Stream
+
+
+def run(text: str) -> str:
+    """The script with its trace."""
+    return traced(text, _Story().step)
+
+
+class _Words:
+    """A command's words: plain ones in order, `key=value` ones by key, the group from `@N`."""
+
+    def __init__(self, words: list[str]) -> None:
+        self.group = 1
+        if words and words[0].startswith("@"):
+            self.group = int(words.pop(0)[1:])
+        self.plain = [word for word in words if "=" not in word]
+        self.named = dict(word.split("=", 1) for word in words if "=" in word)
+
+    def number(self, key: str, default: int | None = None) -> int | None:
+        return int(self.named[key]) if key in self.named else default
+
+    def flag(self, word: str) -> bool:
+        if word in self.plain:
+            self.plain.remove(word)
+            return True
+        return False
+
+
+def _body(text: str) -> bytes:
+    unit, star, times = text.rpartition("*")
+    return (unit * int(times) if star else text).encode()
+
+
+def _producer(words: _Words) -> Producer | None:
+    if "producer" not in words.named:
+        return None
+    name, epoch, sequence = words.named["producer"].split("/")
+    return Producer(name, int(epoch), int(sequence))
+
+
+def _uid(text: str) -> int:
+    group, counter = text.split(".")
+    return int(group) << 48 | int(counter)
+
+
+def _show_uid(uid: int) -> str:
+    return f"{uid >> 48}.{uid & (1 << 48) - 1}"
+
+
+class _Story:
+    def __init__(self) -> None:
+        self.world = World()
+        self.now_ms = 0
+        self.slices: dict[str, list[tuple[int, ColdSlice]]] = {}
+
+    def step(self, words: list[str]) -> list[str]:
+        verb: Callable[[_Words], list[str]] = getattr(self, f"do_{words[0]}")
+        return verb(_Words(words[1:]))
+
+    def answer(self, reply: Reply) -> list[str]:
+        parts = [Code(reply.code).name]
+        if reply.uid:
+            parts += [f"uid={_show_uid(reply.uid)}", f"tail={reply.record}_{reply.byte}"]
+        if reply.closed:
+            parts.append("closed")
+        for name in ("producer_epoch", "producer_sequence", "expected_sequence", "received_sequence", "first_record"):
+            if getattr(reply, name) >= 0:
+                parts.append(f"{name}={getattr(reply, name)}")
+        if reply.detail is not None:
+            parts.append(f"detail={reply.detail}")
+        return [" ".join(parts)]
+
+    def batch(self, encoding: int, bodies: list[str]) -> Batch | None:
+        if not bodies:
+            return None
+        return json_batch(*map(_body, bodies)) if encoding == Encoding.JSON else raw_batch(_body(bodies[0]))
+
+    def stream(self, group: int, name: str) -> Stream:
+        stream = self.world.machines[group].lookup(name)
+        assert stream is not None, name
+        return stream
+
+    def do_at(self, words: _Words) -> list[str]:
+        self.now_ms = int(words.plain[0])
+        return []
+
+    def do_create(self, words: _Words) -> list[str]:
+        encoding = Encoding.JSON if words.flag("json") else Encoding.BYTES
+        closed = words.flag("closed")
+        command = Create(
+            name=words.plain[0],
+            now_ms=self.now_ms,
+            content_type=words.named.get("type", "application/json" if encoding == Encoding.JSON else "text/plain"),
+            encoding=encoding,
+            ttl_seconds=words.number("ttl"),
+            expires_at_ms=words.number("expires"),
+            closed=closed,
+            batch=self.batch(encoding, words.plain[1:]),
+            producer=_producer(words),
+            stream_seq=words.named.get("seq"),
+            fork=self.fork(words),
+        )
+        return self.answer(self.world.apply(words.group, command))
+
+    def fork(self, words: _Words) -> Fork | None:
+        if "fork" not in words.named:
+            return None
+        record, byte = position_of(words.named["at"])
+        return Fork(
+            attempt=words.named["attempt"],
+            source_name=words.named["fork"],
+            source_uid=_uid(words.named["source"]),
+            record=record,
+            byte=byte,
+            requested_offset=words.named.get("offset", ""),
+            requested_sub_offset=words.number("sub", 0) or 0,
+            depth=words.number("depth", 1) or 1,
+            first_record=position_of(words.named.get("first", "0_0"))[0],
+            first_byte=position_of(words.named.get("first", "0_0"))[1],
+        )
+
+    def do_append(self, words: _Words) -> list[str]:
+        close = words.flag("close")
+        known = self.world.machines[words.group].lookup(words.plain[0])
+        batch = self.batch(known.encoding if known else Encoding.BYTES, words.plain[1:])
+        command = Append(
+            name=words.plain[0],
+            now_ms=self.now_ms,
+            content_type=words.named.get("type", known.content_type if known and batch else ""),
+            batch=batch,
+            producer=_producer(words),
+            stream_seq=words.named.get("seq"),
+            close=close,
+            incarnation=_uid(words.named["incarnation"]) if "incarnation" in words.named else 0,
+        )
+        return self.answer(self.world.apply(words.group, command))
+
+    def do_delete(self, words: _Words) -> list[str]:
+        incarnation = _uid(words.named["incarnation"]) if "incarnation" in words.named else 0
+        return self.answer(self.world.apply(words.group, Delete(words.plain[0], self.now_ms, incarnation)))
+
+    def do_expire(self, words: _Words) -> list[str]:
+        activity_ms = words.number("activity")
+        assert activity_ms is not None
+        return self.answer(self.world.apply(words.group, Expire(words.plain[0], _uid(words.named["uid"]), activity_ms, self.now_ms)))
+
+    def do_touch(self, words: _Words) -> list[str]:
+        read_ms = words.number("read", self.now_ms)
+        assert read_ms is not None
+        return self.answer(self.world.apply(words.group, Touch([(_uid(uid), read_ms) for uid in words.plain], self.now_ms)))
+
+    def do_trim(self, words: _Words) -> list[str]:
+        """`trim NAME … at=TOKEN`: all of these streams at the same boundary, in one command."""
+        cut = position_of(words.named["at"])
+        cuts = [(self.stream(words.group, name).uid, *cut) for name in words.plain]
+        return self.answer(self.world.apply(words.group, Trim(cuts, self.now_ms)))
+
+    def retention(self, words: _Words) -> Retention | None:
+        return None if words.flag("none") else Retention(words.number("age"), words.number("bytes"))
+
+    def do_retain(self, words: _Words) -> list[str]:
+        retention = self.retention(words)
+        return self.answer(self.world.apply(words.group, SetRetention(words.plain[0], retention, self.now_ms)))
+
+    def do_bucket(self, words: _Words) -> list[str]:
+        retention = self.retention(words)
+        reply = self.world.apply(0, BucketRetention(words.plain[0], retention, self.now_ms))
+        return [*self.answer(reply), *(f"{name}: {found}" for name, found in self.world.machines[0].buckets.items())]
+
+    def do_due(self, words: _Words) -> list[str]:
+        """What the stream's own retention asks for now."""
+        stream = self.stream(words.group, words.plain[0])
+        retention = retention_of(stream)
+        assert retention is not None
+        cut = cut_of(stream, retention, self.now_ms)
+        cold = f" older than {cut.inside_ms} inside" if cut.inside_ms else ""
+        return [("nothing" if cut.boundary is None else f"to {cut.boundary[0]}_{cut.boundary[1]}") + cold]
+
+    def do_lag(self, words: _Words) -> list[str]:
+        """`lag TABLE PREFIX committed=JOB`"""
+        machine = self.world.machines[words.group]
+        *_, lag = lag_of(machine, _uid(words.plain[0]), words.plain[1], [], words.number("committed", 0) or 0)
+        return [f"streams={lag.streams} records={lag.records} skipped={lag.skipped} since={lag.since_ms}"]
+
+    def do_expired(self, words: _Words) -> list[str]:
+        machine = self.world.machines[words.group]
+        return [str(machine.expired(self.stream(words.group, words.plain[0]), self.now_ms, words.number("touched", 0) or 0)).lower()]
+
+    def do_pin(self, words: _Words) -> list[str]:
+        record, byte = position_of(words.named["at"]) if "at" in words.named else (-1, -1)
+        command = PinSource(
+            name=words.plain[0],
+            attempt=words.named["attempt"],
+            target_name=words.named.get("target", "default/fork"),
+            now_ms=self.now_ms,
+            record=record,
+            byte=byte,
+            content_type=words.named.get("type", ""),
+            sub_offset=words.number("sub", 0) or 0,
+            resolved=words.flag("resolved"),
+        )
+        return self.answer(self.world.apply(words.group, command))
+
+    def do_confirm(self, words: _Words) -> list[str]:
+        return self.answer(self.world.apply(words.group, ConfirmPin(_uid(words.named["source"]), words.named["attempt"])))
+
+    def do_unpin(self, words: _Words) -> list[str]:
+        return self.answer(self.world.apply(words.group, Unpin(_uid(words.named["source"]), words.named["attempt"], self.now_ms)))
+
+    def do_refuse(self, words: _Words) -> list[str]:
+        return self.answer(self.world.apply(words.group, RefuseAttempt(words.plain[0], words.named["attempt"], self.now_ms)))
+
+    def do_deliver(self, words: _Words) -> list[str]:
+        """Send every message of every outbox until none is left, as shells do."""
+        lines = []
+        while waiting := [(machine, message) for machine in self.world.machines.values() for message in machine.outbox]:
+            for machine, message in waiting:
+                group, command = machine.outbox[message]
+                reply = self.world.apply(group, command)
+                lines.append(f"{machine.group}->{group} {type(command).__name__} {Code(reply.code).name}")
+                self.world.apply(machine.group, Acknowledge(message))
+        return lines
+
+    def do_flush(self, words: _Words) -> list[str]:
+        """`flush PACK NAME COUNT`: put the first COUNT hot batches into a pack; published later, by `publish PACK`."""
+        pack, name, count = words.plain
+        stream = self.stream(words.group, name)
+        cold = self.world.slice_of(stream, int(count), pack)
+        self.slices.setdefault(pack, []).append((stream.uid, cold))
+        return [f"slice {_show_uid(stream.uid)} {cold.record}_{cold.byte} records={cold.records} bytes={cold.length}"]
+
+    def do_publish(self, words: _Words) -> list[str]:
+        pack = words.plain[0]
+        slices = [] if words.flag("nothing") else self.slices.get(pack, [])
+        command = PublishSlices(pack, words.number("home", 1) or 1, 1, slices, self.now_ms)
+        return self.answer(self.world.apply(words.group, command))
+
+    def do_merge(self, words: _Words) -> list[str]:
+        """`merge PACK NAME BEGIN END [again]`: the entries from BEGIN to before END as one; `again` repeats the command as it was."""
+        again = words.flag("again")
+        pack, name, begin, end = words.plain
+        if not again:
+            stream = self.stream(words.group, name)
+            entries = self.world.machines[words.group].index_of(stream)[int(begin) : int(end)]
+            self.slices[pack] = [(stream.uid, self.world.merged(entries, pack))]
+        command = ReplaceSlices(pack, words.number("home", 1) or 1, 1, self.slices[pack], self.now_ms)
+        return self.answer(self.world.apply(words.group, command))
+
+    def do_written(self, words: _Words) -> list[str]:
+        return self.answer(self.world.apply(words.group, PackWritten(words.plain[0], [int(word) for word in words.plain[1:]], self.now_ms)))
+
+    def do_release(self, words: _Words) -> list[str]:
+        return self.answer(self.world.apply(words.group, ReleasePack(words.plain[0], int(words.plain[1]), self.now_ms)))
+
+    def do_erase(self, words: _Words) -> list[str]:
+        return self.answer(self.world.apply(words.group, PackDeleted(words.plain[0])))
+
+    def do_table(self, words: _Words) -> list[str]:
+        return self.table_answer(self.world.apply(0, TableCreate(*words.plain, self.now_ms)))
+
+    def do_open(self, words: _Words) -> list[str]:
+        return self.table_answer(self.world.apply(0, TableOpen(_uid(words.plain[0]), self.now_ms)))
+
+    def do_planned(self, words: _Words) -> list[str]:
+        return self.table_answer(self.world.apply(0, TablePlanned(_uid(words.plain[0]), int(words.plain[1]))))
+
+    def do_abandon(self, words: _Words) -> list[str]:
+        return self.table_answer(self.world.apply(0, TableAbandon(_uid(words.plain[0]), int(words.plain[1]))))
+
+    def do_commit(self, words: _Words) -> list[str]:
+        """`commit TABLE JOB attempt=A [base=KEY] main=KEY rows=N`: the DLQ's keys are the table's with `-dlq`."""
+        base, main = words.named.get("base", ""), words.named["main"]
+        dlq = [key and key + "-dlq" for key in (base, main)]
+        rows = words.number("rows", 0) or 0
+        command = TableCommit(
+            table=_uid(words.plain[0]),
+            job=int(words.plain[1]),
+            attempt=words.named["attempt"],
+            base_main=base,
+            base_dlq=dlq[0],
+            main=main,
+            dlq=dlq[1],
+            rows=rows,
+            dlq_rows=0,
+            now_ms=self.now_ms,
+        )
+        return self.table_answer(self.world.apply(0, command))
+
+    def do_claim(self, words: _Words) -> list[str]:
+        """`claim TABLE JOB PREFIX committed=JOB [without=PREFIX] [max=N] [planned]`."""
+        fresh = not words.flag("planned")
+        command = ClaimRanges(
+            table=_uid(words.plain[0]),
+            job=int(words.plain[1]),
+            committed=words.number("committed", 0) or 0,
+            prefix=words.plain[2],
+            without=[words.named["without"]] if "without" in words.named else [],
+            bytes_max=words.number("max", 1 << 30) or 0,
+            fresh=fresh,
+        )
+        reply = self.world.apply(words.group, command)
+        spans = [
+            f"{found.name} {found.slices[0].record}..{found.slices[-1].record + found.slices[-1].records}" for found in reply.detail or ()
+        ]
+        return [Code(reply.code).name, *spans]
+
+    def table_answer(self, reply: Reply) -> list[str]:
+        table = reply.detail
+        if table is None:
+            return [Code(reply.code).name]
+        state = "open" if table.open else "idle"
+        pointer = f" main={table.main} dlq={table.dlq}" if table.main else ""
+        planned = " planned" if table.planned else ""
+        return [
+            f"{Code(reply.code).name} {_show_uid(table.uid)} job={table.job} {state}{planned} committed={table.committed} rows={table.rows}{pointer}"
+        ]
+
+    def do_read(self, words: _Words) -> list[str]:
+        whole = words.flag("whole")
+        record, byte = position_of(words.named.get("from", "start"))
+        stream = self.stream(words.group, words.plain[0])
+        found = self.world.read(stream, Want(record, byte, words.number("max", 1 << 20) or 0, whole))
+        if isinstance(found, ReadRefused):
+            return [f"refused {Code(found.code).name} {found.record}_{found.byte}"]
+        payload, begin, end = found
+        shown = payload.decode() if len(payload) < 80 else f"({len(payload)} bytes)"
+        plan = self.world.machines[words.group].plan_read(stream, record, byte, bytes_max=1 << 40, whole_records=whole)
+        assert not isinstance(plan, ReadRefused)
+        made_of = [type(piece).__name__ for piece in plan.pieces]
+        return [f"{begin[0]}_{begin[1]} .. {end[0]}_{end[1]} {shown!r}", f"then of {', '.join(made_of) or 'nothing'}"]
+
+    def do_show(self, words: _Words) -> list[str]:
+        machine = self.world.machines[words.group]
+        lines = [self.line_of(stream) for stream in machine.streams.values()]
+        lines += [f"message {message} to {group}: {command}" for message, (group, command) in machine.outbox.items()]
+        lines += [f"holds {pack}: {held.slices}" for pack, held in machine.held.items()]
+        lines += [f"pack {key}: groups {pack.groups} condemned {pack.condemned_ms}" for key, pack in machine.packs.items()]
+        return [*lines, f"hot bytes {machine.hot_bytes}, needed places from {machine.needed_places()}"]
+
+    def line_of(self, stream: Stream) -> str:
+        parts = [stream.name, f"uid={_show_uid(stream.uid)}", f"tail={stream.next_record}_{stream.next_byte}"]
+        parts += [word for word, true in (("closed", stream.closed), ("deleted", stream.deleted)) if true]
+        if stream.first_record:
+            parts.append(f"first={stream.first_record}_{stream.first_byte}")
+        if stream.front is not None:
+            parts.append(f"past={index.count(stream.front.past)}{' detached' if stream.front.detached else ''}")
+        parts.append(f"hot={len(stream.hot or ())} cold={index.count(stream.cold)}")
+        for attempt, pin in (stream.pins or {}).items():
+            parts.append(f"pin {attempt}@{pin.record}_{pin.byte}{'' if pin.confirmed else ' unconfirmed'}")
+        return " ".join(parts)

@@ -1,0 +1,153 @@
+"""Copies of states in the store: when they are made, which releases wait for them, and which of them a recovery begins with (F20)."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from worlds.cold import FaultyStore
+from worlds.stream import World, raw_batch
+
+from polynya.backup import copies
+from polynya.backup.copies import CompleteMark
+from polynya.backup.group_file import Header
+from polynya.base.errors import ConfigError, CorruptData
+from polynya.base.names import group_of
+from polynya.objectstore import StoreUnavailable
+from polynya.service.streams.outbox_sender import OutboxSender
+from polynya.stream.commands import Append, Create, Delete, Encoding, PublishSlices, ReleasePack
+from polynya.tiering.state_copies import EVERY_SECONDS, StateCopyWorker
+
+GROUPS = 2
+NAME = next(f"docs/{n}" for n in range(9) if group_of(f"docs/{n}", GROUPS) == 1)
+WHOLE = CompleteMark("c1", 1, GROUPS)
+
+
+class Led:
+    """What a copier and a settler see of a core that leads group 1."""
+
+    def __init__(self) -> None:
+        self.world = World(GROUPS)
+        self.group = SimpleNamespace(term=1, applied_index=0, machine=self.world.machines[1])
+        self.snapshotter = SimpleNamespace(encoding=asyncio.Lock())
+        self.sent: list[tuple[int, Any]] = []
+        led = {1: self.world.machines[1]}
+        self.local = SimpleNamespace(led=led, machines=led, turns=0)
+        self.service: Any = SimpleNamespace(now_ms=lambda: 99, local=self.local, propose_to=self._propose)
+        self.settler = OutboxSender(self.service)
+        self.storage = SimpleNamespace(shard=SimpleNamespace(groups={1: self.group}))
+
+    def _propose(self, group: int, command: Any, done: Any) -> None:
+        self.sent.append((group, command))
+
+    def apply(self, command: Any) -> Any:
+        self.group.applied_index += 1
+        self.local.turns += 1
+        return self.world.apply(1, command)
+
+    def a_stream_in_a_pack_goes(self) -> None:
+        self.apply(Create(NAME, 1, "text/plain", Encoding.BYTES, batch=raw_batch(b"x")))
+        stream = self.world.machines[1].streams[NAME]
+        cold = self.world.slice_of(stream, 1, "p")
+        self.apply(PublishSlices("p", 2, 1, [(stream.uid, cold)]))
+        self.apply(Delete(NAME, 2))
+
+    def releases(self) -> list[str]:
+        return [command.pack for _, command in self.sent if isinstance(command, ReleasePack)]
+
+
+async def owned() -> bool:
+    return True
+
+
+def copier_of(led: Led, store: FaultyStore) -> StateCopyWorker:
+    return StateCopyWorker(led, store, WHOLE, owned, soon_seconds=0.0)  # type: ignore[arg-type]
+
+
+def test_a_release_waits_until_a_copy_contains_it() -> None:
+    async def test() -> None:
+        led, store = Led(), FaultyStore()
+        copier = copier_of(led, store)
+        led.a_stream_in_a_pack_goes()
+        led.settler.pump()
+        await led.settler.sweep()
+        assert led.releases() == []
+        store.down = True
+        with pytest.raises(StoreUnavailable):
+            await copier.look()
+        await led.settler.sweep()
+        assert led.releases() == []
+        store.down = False
+        await copier.look()
+        await led.settler.sweep()
+        assert led.releases() == ["p"]
+
+    asyncio.run(test())
+
+
+def test_without_a_store_nothing_waits() -> None:
+    async def test() -> None:
+        led = Led()
+        led.a_stream_in_a_pack_goes()
+        led.settler.pump()
+        assert led.releases() == ["p"]
+
+    asyncio.run(test())
+
+
+def test_what_has_not_changed_is_not_copied_and_one_copy_of_a_group_is_kept() -> None:
+    async def test() -> None:
+        led, store = Led(), FaultyStore()
+        copier = copier_of(led, store)
+        await copier.look()
+        await copier.look()
+        assert copier.counters.copies == 1
+        led.a_stream_in_a_pack_goes()
+        await copier.look()
+        assert copier.counters.copies == 2
+        whole, found = await copies.newest(store, "c1")
+        assert (whole, [copy.index for copy in found.values()]) == (WHOLE, [3])
+        assert len([key for key in store.objects if "/00001/" in key]) == 1
+        file = await copies.read(store, found[1])
+        assert file.state == led.world.machines[1].snapshot()
+
+    asyncio.run(test())
+
+
+def test_a_group_that_is_only_written_to_is_copied_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        led, store = Led(), FaultyStore()
+        copier = copier_of(led, store)
+        now = 0.0
+        monkeypatch.setattr(copier, "_loop", SimpleNamespace(time=lambda: now))
+        led.apply(Create(NAME, 1, "text/plain", Encoding.BYTES))
+        await copier.look()
+        led.apply(Append(NAME, 1, "text/plain", raw_batch(b"x")))
+        await copier.look()
+        assert copier.counters.copies == 1
+        now = EVERY_SECONDS
+        await copier.look()
+        assert copier.counters.copies == 2
+
+    asyncio.run(test())
+
+
+def test_the_newest_history_with_a_mark_counts() -> None:
+    async def test() -> None:
+        store = FaultyStore()
+        with pytest.raises(ConfigError, match="no copies"):
+            await copies.newest(store, "c1")
+        await copies.mark(store, WHOLE)
+        await copies.mark(store, WHOLE)
+        for history, index in ((1, 5), (1, 9), (7, 1)):
+            await copies.write(store, ("c1", history), Header(1, 1, index, 0, 1, 0, 0), [b"x"])
+        assert {copy.index for copy in (await copies.newest(store, "c1"))[1].values()} == {9}  # 7 was interrupted
+        await copies.mark(store, CompleteMark("c1", 7, GROUPS))
+        whole, found = await copies.newest(store, "c1")
+        assert (whole.history, {copy.index for copy in found.values()}) == (7, {1})
+        with pytest.raises(CorruptData, match="damaged"):
+            await copies.read(store, found[1])
+
+    asyncio.run(test())

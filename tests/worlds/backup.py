@@ -1,0 +1,100 @@
+"""A cluster to be backed up, made of machines and a store in memory; and what comes out of a restore of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from google_crc32c import value as crc32c
+from worlds.cold import CLUSTER, GROUPS, Tier
+
+from polynya.backup.group_file import Header, hot_pieces, pack_header
+from polynya.backup.manifest import Manifest
+from polynya.backup.source import About, Captured, Lost
+from polynya.backup.writer import BackupProgress, BackupWriter
+from polynya.config.model import Config
+from polynya.engine.storage import Storage, open_storage
+from polynya.objectstore import MemoryStore, ObjectStore
+from polynya.recovery.from_backup import FromBackup, renaming
+from polynya.recovery.restore import RestoreOrigin, Restorer, RestoreResult, RestoreTarget, States
+from polynya.stream.machine import Machine
+
+ALL = range(GROUPS + 1)
+
+
+def file_of(group: int, machine: Machine, at: tuple[int, int], log_ms: int) -> bytes:
+    """The file of a group's machine as it is now, after the entry `at` (term, index)."""
+    state = machine.snapshot()
+    hot = [piece for _, batches in machine.flush_candidates() for piece in hot_pieces(batches)]
+    return b"".join([pack_header(Header(group, *at, log_ms, len(state), crc32c(state), len(hot) // 2)), state, *hot])
+
+
+class BackedUp(Tier):
+    """With the meta group, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world.machines()[0] = Machine(0, GROUPS)
+
+
+class FakeSource:
+    """`polynya.backup.source.BackupSource`. `before_capture` is called with the group; `lost` tokens are held no more."""
+
+    def __init__(self, tier: Tier, part_bytes: int = 300) -> None:
+        self.tier = tier
+        self.captured: list[int] = []
+        self.copied: list[str] = []
+        self.before_capture: Callable[[int], None] = lambda group: None
+        self.lost: set[str] = set()
+        self._held: dict[str, bytes] = {}
+        self._part_bytes = part_bytes
+
+    async def about(self) -> About:
+        return About(CLUSTER, 1, GROUPS, "9.9", True)
+
+    async def capture(self, group: int) -> Captured:
+        self.before_capture(group)
+        machine = self.tier.world.machines()[group]
+        token = f"{group}-{len(self.captured)}"
+        self.captured.append(group)
+        data = self._held[token] = file_of(group, machine, (1, 7), self.tier.world.now)
+        records = sum(stream.next_record for stream in machine.streams.values())
+        return Captured(group, token, len(data), 1, 7, self.tier.world.now, len(machine.streams), records, machine.hot_bytes)
+
+    async def part(self, captured: Captured, offset: int) -> bytes:
+        if captured.token in self.lost:
+            raise Lost
+        return self._held[captured.token][offset : offset + self._part_bytes]
+
+    async def objects(self, prefix: str) -> AsyncIterator[tuple[str, int]]:
+        async for info in self.tier.store.list(prefix):
+            yield info.key, info.size
+
+    async def read(self, key: str, offset: int, length: int) -> bytes:
+        self.copied.append(key)
+        return await self.tier.store.get_range(key, offset, length)
+
+
+async def taken(source: FakeSource, shelf: MemoryStore) -> tuple[Manifest, BackupProgress]:
+    done = BackupProgress()
+    return await BackupWriter(source, shelf, shelf, done).take(), done
+
+
+async def restored(folder: Path, shelf: MemoryStore, manifest: Manifest, store: ObjectStore, cores: int = 2) -> RestoreResult:
+    """The data folder of a node by itself."""
+    rename = renaming(manifest.cluster, manifest.cluster)
+    origin = RestoreOrigin(cluster_id=manifest.cluster, history=manifest.next_history, groups=manifest.groups)
+    return await made(folder, origin, FromBackup(shelf, manifest, rename, has_store=True), store, cores)
+
+
+async def made(folder: Path, origin: RestoreOrigin, states: States, store: ObjectStore, cores: int = 2) -> RestoreResult:
+    with contextlib.ExitStack() as held:
+        target = RestoreTarget(Config(data=str(folder), cores=cores), origin, held)
+        return await Restorer(states, [target], store, lambda key: key).run()
+
+
+def opened(folder: Path, cores: int = 2) -> tuple[dict[int, Machine], list[Storage]]:
+    """The machines that a node would start with."""
+    storages = [open_storage(folder / f"core-{core}", core=core, cores=cores, groups=GROUPS, cluster_id=CLUSTER) for core in range(cores)]
+    return {number: group.machine for storage in storages for number, group in storage.shard.groups.items()}, storages
