@@ -1,4 +1,4 @@
-"""Every defect of the lists, applied one by one: what catches it, or that it survives. `make mutants`, or `PYTHONPATH=tests:src python -m sim.all_mutants NAME …`.
+"""Apply every planted defect, one by one, and say what catches it: `make mutants`, or `PYTHONPATH=tests:src python -m sim.all_mutants NAME …`.
 
 Three lists: edits of the agreement's source (sim/raft_mutants.py), parts of a whole node in a simulated cluster (sim/mutants.py), and lies in the
 history of a real one (tests/chaos/test_chaos_checker.py, which a test tries).
