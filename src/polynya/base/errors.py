@@ -26,7 +26,7 @@ class CorruptData(PolynyaError):
 
 
 class InvalidMessage(PolynyaError, ValueError):
-    """A message from another node is invalid. It had no effect, and the connection is closed."""
+    """A message from another node is invalid. It had no effect; the sender is ignored or disconnected."""
 
 
 class ConfigError(PolynyaError):

@@ -2,7 +2,7 @@
 
 Invariants:
 
-* A file replaced by `write_whole` has all of its new or all of its old content after a power failure, and so has its name.
+* After a power failure, a file replaced by `write_whole` has all of its new or all of its old content.
 * A directory made by `make_folder` survives a power failure, together with all parents that it made.
 * A process that called `keep_private` grants other users no access to its files; `tighten` removes such access from older files.
 

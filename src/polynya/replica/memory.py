@@ -9,7 +9,7 @@ _SHOWN = 8
 
 def waits(forgotten: Mapping[int, Iterable[int]], known: Iterable[int] | None = None) -> str:
     """Describe what the node waits for; empty if nothing. `forgotten` maps groups without local data and without a leader to the nodes
-    whose vote record each still needs. `known`: the nodes with known addresses."""
+    that each still waits to hear from. `known`: the nodes with known addresses."""
     unheard = sorted({node for nodes in forgotten.values() for node in nodes})
     needing = sorted(group for group, nodes in forgotten.items() if nodes)
     lost = sorted(set(forgotten) - set(needing))

@@ -32,7 +32,7 @@ class GroupView(msgspec.Struct, frozen=True):
 
 
 class ClusterObservation(msgspec.Struct, frozen=True):
-    """The observed cluster. `up`: nodes that answer. `lost`: nodes silent for so long that they are given up. Groups without a leader
+    """The observed cluster. `up`: nodes that answer. `lost`: nodes given up after a long silence. Groups without a leader
     are left out."""
 
     up: frozenset[int]
@@ -319,7 +319,7 @@ class _Goals:
             if record.replaces == node and number not in found and self._may_get(record):
                 return number
         if any(record.replaces == node and record.state == NodeState.ACTIVE for record in self.now.nodes.values()):
-            return 0  # it is still starting, or has no room at the moment
+            return 0  # it is not up yet, or already receives other replicas
         return self._best(found - {node})
 
     def _best(self, found: set[int]) -> int:

@@ -21,8 +21,7 @@ _RECORD = attrgetter("record")
 
 
 def apply_publish_slices(machine: Machine, command: PublishSlices, place: int) -> Reply:
-    """Accept the slices that fit the index now. Stale, duplicate out-of-order and released ones are skipped, and missing from the
-    detail."""
+    """Accept the slices that fit the index now. The reply omits slices that are stale, repeated out of order, or in a released pack."""
     taken = (_publish(machine, command, uid, cold) for uid, cold in command.slices)
     return machine.take_slots(command.pack, command.home_group, command.now_ms, taken)
 
@@ -75,8 +74,7 @@ def _covered(stream: Stream, cold: ColdSlice) -> int:
 
 
 def apply_replace_slices(machine: Machine, command: ReplaceSlices, place: int) -> Reply:
-    """Accept the slices that replace whole present entries. The rest is skipped, and missing from the detail, as in
-    `apply_publish_slices`."""
+    """Accept the slices that replace whole present entries. The reply omits the others, as in `apply_publish_slices`."""
     taken = (_replace(machine, command, uid, cold) for uid, cold in command.replacements)
     return machine.take_slots(command.pack, command.home_group, command.now_ms, taken)
 
