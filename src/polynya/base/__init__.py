@@ -1,1 +1,1 @@
-"""What every room may know: names, ids, limits, errors. No I/O, no clock, no randomness lives here."""
+"""Shared basics for all packages: names, ids, limits, errors. No I/O, no clock, no randomness."""

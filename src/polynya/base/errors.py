@@ -1,16 +1,16 @@
-"""Faults: things that are broken. A refusal (a deterministic no) is a value, `polynya.stream.replies.Reply`, never an exception."""
+"""The exceptions of this package: faults. A refusal is deterministic and a value (`polynya.stream.replies.Reply`), never an exception."""
 
 
 class PolynyaError(Exception):
-    """The root of all that this package raises on purpose."""
+    """The base class of all exceptions that this package raises on purpose."""
 
 
 class Unavailable(PolynyaError):
-    """Not now: the outcome is certain (nothing was applied) and the caller may try again."""
+    """A temporary failure: nothing was applied, and the caller may retry."""
 
 
 class NotLeader(Unavailable):
-    """Another node leads the group: `node`, or 0 when it is not known yet."""
+    """Another node is the group's leader: `node`, or 0 if unknown."""
 
     def __init__(self, node: int) -> None:
         super().__init__(f"node {node} leads this group; ask there" if node else "this group is electing a leader; retry")
@@ -18,16 +18,16 @@ class NotLeader(Unavailable):
 
 
 class OutcomeUnknown(PolynyaError):
-    """The operation may or may not have been applied; only an idempotent repeat is safe."""
+    """The operation may or may not have been applied; only an idempotent retry is safe."""
 
 
 class CorruptData(PolynyaError):
-    """A checksum or a structure is wrong where it must not be. Never repaired by cutting."""
+    """A checksum or structure is invalid. Never repaired by truncation."""
 
 
 class InvalidMessage(PolynyaError, ValueError):
-    """What another node says cannot be. Nothing was done, and it is not listened to on that connection any more."""
+    """A message from another node is invalid. It had no effect; the sender is ignored or disconnected."""
 
 
 class ConfigError(PolynyaError):
-    """The configuration cannot be used; the message says which key and what to do."""
+    """The configuration is unusable; the message names the key and the remedy."""

@@ -1,4 +1,4 @@
-"""Answers that come by a callback, for those who await them."""
+"""Delivery of callback outcomes to futures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Outcome = TypeVar("Outcome", contravariant=True)  # noqa: PLC0105  # one word
 
 
 class Awaited(Protocol[Outcome]):
-    """A future, of asyncio or like one: pure rooms import this module too."""
+    """A future of asyncio, or one like it: pure packages import this module too."""
 
     def done(self) -> bool: ...
     def set_result(self, result: Outcome, /) -> None: ...
@@ -16,7 +16,7 @@ class Awaited(Protocol[Outcome]):
 
 
 def settle(future: Awaited[Outcome], outcome: Outcome | BaseException) -> None:
-    """The future's result, or its exception; nothing when nobody waits any more."""
+    """Set the future's result or exception; do nothing if it is done or cancelled."""
     if future.done():
         return
     if isinstance(outcome, BaseException):

@@ -1,19 +1,19 @@
-"""What happens again and again is said once a minute: who is refused tries again for as long as it runs."""
+"""Throttling of repeated log lines to one a minute, for callers that keep retrying."""
 
 from __future__ import annotations
 
 AGAIN_SECONDS = 60.0
-KEPT_MAX = 256  # different things; then all are forgotten, and said anew
+KEPT_MAX = 256  # distinct events; beyond that all are forgotten and logged again
 
 
 class LogThrottle:
-    """Counts what is the same by its words, in memory that is bounded."""
+    """Counts equal events in bounded memory."""
 
     def __init__(self) -> None:
-        self._said: dict[tuple[str, ...], tuple[float, int]] = {}  # when it was said last, and how often it happened since
+        self._said: dict[tuple[str, ...], tuple[float, int]] = {}  # event -> (time of the last log line, occurrences since)
 
     def due(self, now: float, *words: str) -> int:
-        """How often it has happened since it was said last, this time included; 0 when it is not to be said again yet."""
+        """Count an event. Returns the occurrences since its last log line, this one included, or 0 if it is not due yet."""
         said = self._said.get(words)
         if said is None:
             if len(self._said) >= KEPT_MAX:

@@ -1,4 +1,4 @@
-"""Stream names: the canonical form, what is reserved, and the group that a name belongs to (decisions F3 and F5)."""
+"""Stream names: the canonical form, reserved words, and the mapping from name to group."""
 
 from zlib import crc32
 
@@ -12,30 +12,29 @@ _BUCKET_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-")
 
 
 class BadName(ValueError):
-    """The path is no legal stream name; the message says why."""
+    """The path is not a valid stream name; the message gives the reason."""
 
 
 def is_bucket(segment: str) -> bool:
-    """Whether `segment` is a legal bucket name: `[a-z0-9_-]{1,64}`, and not a reserved first segment."""
+    """Report whether `segment` is a valid bucket name: `[a-z0-9_-]{1,64}`, and not reserved."""
     return 1 <= len(segment) <= 64 and _BUCKET_CHARACTERS.issuperset(segment) and not is_reserved(segment)
 
 
 def is_reserved(segment: str) -> bool:
-    """Whether no name may begin with this segment."""
+    """Report whether the segment is reserved as the first of a name."""
     return segment in RESERVED_FIRST or segment.startswith("_")
 
 
 def bucket_of(name: str) -> str:
-    """The bucket of a canonical name."""
+    """Return the bucket of a canonical name."""
     return name.partition("/")[0]
 
 
 def canonical_name(path: str) -> str:
-    """The canonical `bucket/rest` of a decoded path without its prefix and without a leading slash.
+    """Return the canonical `bucket/rest` of a decoded path without its prefix and leading slash.
 
-    `a/b/c` is itself when `a` is a legal bucket; one segment, or an illegal first one, makes the whole path a name in the bucket
-    `default`. Raises `BadName` for empty, dot and reserved segments, NUL, and names over the limit.
-    """
+    `a/b/c` stays as it is when `a` is a valid bucket. A single segment, or an invalid first one, makes the whole path a name in the
+    bucket `default`. Raises `BadName` for empty, dot and reserved segments, NUL, and names over the limit."""
     segments = path.split("/")
     for segment in segments:
         if segment in ("", ".", ".."):
@@ -43,7 +42,7 @@ def canonical_name(path: str) -> str:
     if "\0" in path:
         raise BadName("a stream path has no NUL")
     if len(segments) > 1 and segments[0] == DEFAULT_BUCKET and not (len(segments) > 2 and is_bucket(segments[1])):
-        del segments[0]  # written out: the name is judged as it is spelled without
+        del segments[0]  # explicit default bucket: check the name in its short spelling
     first = segments[0]
     if is_reserved(first):
         raise BadName(f"'{first}' is reserved as the first segment of a stream path")
@@ -58,7 +57,7 @@ def canonical_name(path: str) -> str:
 
 
 def canonical_prefix(prefix: str) -> str:
-    """The prefix of canonical names for one spelled as under `/v1/stream/`. A bucket is named with its slash: `flights/`. Raises `BadName`."""
+    """Return the canonical prefix for one spelled as under `/v1/stream/`. A bucket needs its slash: `flights/`. Raises `BadName`."""
     if prefix == "":
         return ""
     bucket, slash, rest = prefix.partition("/")
@@ -70,7 +69,7 @@ def canonical_prefix(prefix: str) -> str:
 
 
 def spelled_name(name: str) -> str:
-    """The name as it is shown, and as globs match it, under `/v1/stream/`: without the bucket `default`."""
+    """Return the name as shown, and as globs match it, under `/v1/stream/`: without the bucket `default`."""
     rest = name.removeprefix(DEFAULT_BUCKET + "/")
     if rest is not name and "/" in rest and is_bucket(rest.split("/", 1)[0]):
         return name
@@ -78,7 +77,7 @@ def spelled_name(name: str) -> str:
 
 
 def hash_tag(name: str) -> str:
-    """The first non-empty `{…}` in the name, else the whole name: what decides the group."""
+    """Return the part of a name that determines its group: the first non-empty `{…}`, else the whole name."""
     begin = name.find("{")
     while begin >= 0:
         end = name.find("}", begin + 1)
@@ -91,7 +90,7 @@ def hash_tag(name: str) -> str:
 
 
 def group_of(name: str, groups: int) -> int:
-    """The group (1 … `groups`) of a canonical name; group 0 is the meta group and holds no stream.
+    """Return the group (1 … `groups`) of a canonical name; group 0 is the meta group and holds no streams.
 
-    The hash is CRC-32 (ISO-HDLC, zlib's) of the UTF-8 hash tag: stable, in every language, one C call here."""
+    The hash is CRC-32 (ISO-HDLC, as in zlib) of the UTF-8 hash tag: stable, available in every language, and one C call here."""
     return 1 + crc32(hash_tag(name).encode()) % groups

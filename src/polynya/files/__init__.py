@@ -1,12 +1,13 @@
-"""Small files and folders that must outlive a power cut, and that only their owner may read.
+"""Small files and directories that must survive a power failure, and that only their owner may read.
 
 Invariants:
 
-* A file that `write_whole` replaced has all of its new content or all of the old, whenever the power goes; and so has its name.
-* A folder that `make_folder` made is there after a power cut, with all parents that it made.
-* A process that called `keep_private` gives no right on what it writes to other users; `tighten` takes those away that older files give.
+* After a power failure, a file replaced by `write_whole` has all of its new or all of its old content.
+* A directory made by `make_folder` survives a power failure, together with all parents that it made.
+* A process that called `keep_private` grants other users no access to its files; `tighten` removes such access from older files.
 
-The journal and the object store have file operations of their own, whose every call tests can fail. This room knows none of their formats.
+The journal and the object store have their own file operations, in which tests can make every call fail. This package knows none of
+their formats.
 """
 
 from polynya.files.private import keep_private, tighten

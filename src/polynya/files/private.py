@@ -1,4 +1,4 @@
-"""The rights of other users on what the product writes: none."""
+"""File permissions: other users get no access to files of the product."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ Refused = list[tuple[str, str]]  # path, reason
 
 
 def keep_private() -> None:
-    """Set the umask of this process, and of those that it starts, so that only its user may read what they write."""
+    """Set the umask of this process and its children, so that only its user may read their files."""
     os.umask(UMASK)
 
 
 def tighten(paths: Iterable[Path], *, deep: bool = True) -> Refused:
-    """Take the rights of group and others away from files and folders, and with `deep` from all that is in these; what was refused.
+    """Remove group and other permissions from files and directories, with `deep` recursively. Returns the failures.
 
-    Links in a folder are not followed. What disappears meanwhile is not refused."""
+    Links in a directory are not followed. A file that disappears meanwhile is not a failure."""
     refused: Refused = []
     for path in paths:
         if deep and path.is_dir():
             for name, folder in _below(path, refused):
                 _close(name, folder, refused)
-        _close(str(path), None, refused)  # last: a folder that is closed is done
+        _close(str(path), None, refused)  # last: a closed directory marks a finished one
     return refused
 
 
 def _below(folder: Path, refused: Refused) -> Iterator[tuple[str, int]]:
-    """(path, descriptor of the folder that holds it) of everything in a folder."""
+    """Yield (path, descriptor of the parent directory) for everything below a directory."""
 
     def failed(error: OSError) -> None:
         _note(str(error.filename), error, refused)

@@ -1,4 +1,4 @@
-"""Files that are replaced whole, and folders whose names are durable."""
+"""Atomic file replacement, and directories with durable entries."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 
 def write_whole(path: Path, data: bytes, *, mode: int = 0o600, prepare: Callable[[int], None] = lambda descriptor: None) -> None:
-    """Replace or create a file durably: temporary file, fsync, rename, fsync of the folder.
+    """Replace or create a file durably: temporary file, fsync, rename, fsync of the directory.
 
-    `mode` is subject to the umask. `prepare` gets the descriptor of the new file before that has its name. Raises OSError; the file is then what it was,
-    unless only its folder could not be synced."""
+    `mode` is subject to the umask. `prepare` gets the new file's descriptor before the rename. Raises OSError; the file is then
+    unchanged, unless only the directory's fsync failed."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
@@ -31,7 +31,7 @@ def write_whole(path: Path, data: bytes, *, mode: int = 0o600, prepare: Callable
 
 
 def make_folder(path: Path, *, mode: int = 0o777) -> None:
-    """Make a folder and its missing parents durably; one that is there stays as it is. `mode` is that of the last. Raises OSError."""
+    """Make a directory and its missing parents durably; an existing one stays as it is. `mode` applies to the last. Raises OSError."""
     path = path.absolute()
     missing = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(mode=mode, parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def make_folder(path: Path, *, mode: int = 0o777) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable. Raises OSError."""
+    """Make the entries of a directory durable. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

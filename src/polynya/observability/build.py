@@ -1,4 +1,4 @@
-"""Which build this is: its version, and the commit it was made from."""
+"""The identity of this build: its version and source commit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PACKAGE = Path(polynya.__file__).parent
 
 @functools.cache
 def commit() -> str:
-    """What was put into the package when it was built; in a checkout what git says, `-dirty` if it was changed; else empty."""
+    """Return the commit recorded at build time. In a checkout return git's answer, with `-dirty` if modified; else ""."""
     try:
         return (_PACKAGE / "commit.txt").read_text().strip()
     except OSError:
@@ -22,13 +22,13 @@ def commit() -> str:
 
 
 def described() -> str:
-    """The version, and the commit where it is known."""
+    """Return the version, and the commit if known."""
     return f"{polynya.__version__} (commit {commit()})" if commit() else polynya.__version__
 
 
 def checked_out(root: Path) -> str:
-    """The commit of the checkout whose root this is, `-dirty` if it was changed; empty when it is none."""
-    if not (root / ".git").exists():  # and not that of a repository around an environment that this is installed in
+    """Return the commit of the checkout at `root`, with `-dirty` if modified, or "" if `root` is no checkout."""
+    if not (root / ".git").exists():  # git would else report a repository that contains this installation
         return ""
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:

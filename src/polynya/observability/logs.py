@@ -1,7 +1,7 @@
-"""Structured log lines on stderr: logfmt or JSON, with the fields of `extra`, and repeats held back.
+"""Structured log lines on stderr: logfmt or JSON, with the fields of `extra`, and a limit on repeats.
 
-Every room logs through the standard `logging` under the name `polynya.ROOM`; fields go into `extra`:
-`log.warning("flush failed", extra={"group": 3, "request_id": id, "error": text})`.
+Every package logs through the standard `logging` under the name `polynya.PACKAGE`; fields go into `extra`: `log.warning("flush failed",
+extra={"group": 3, "request_id": id, "error": text})`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 REPEATS_MAX = 5  # lines of one place in the code …
-REPEATS_SECONDS = 10.0  # … in so long a window; what is over is counted and told with the next line
+REPEATS_SECONDS = 10.0  # … per window; suppressed lines are counted, and the next line reports the count
 PLACES_MAX = 1024  # places remembered
 END = "polynya.end"
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -22,7 +22,7 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def setup(level: str, shape: str, *, core: int | None = None, stream: TextIO | None = None) -> None:
-    """Send the logs of this process to `stream` (stderr); `core` is None in the supervisor."""
+    """Send the logs of this process to `stream` (default: stderr). `core` is None in the supervisor."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(Formatter(shape, core=core))
     handler.addFilter(Repeats())
@@ -33,12 +33,12 @@ def setup(level: str, shape: str, *, core: int | None = None, stream: TextIO | N
 
 
 def say_end(reason: str) -> None:
-    """Why this process ends, for people: the last line that they see; in logs of JSON an object as the others."""
+    """Log the reason for this process's end: a plain last line for people, or an object in JSON logs."""
     logging.getLogger(END).critical("%s", reason)
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """What `extra` gave."""
+    """Return the fields passed as `extra`."""
     return {name: value for name, value in vars(record).items() if name not in _STANDARD}
 
 
@@ -68,12 +68,13 @@ class Formatter(logging.Formatter):
 
 
 class Repeats(logging.Filter):
-    """Lets at most `REPEATS_MAX` lines of one place through per window; the next one carries `suppressed`, the number held back."""
+    """A filter that passes at most `REPEATS_MAX` lines of one place per window. The next line carries `suppressed`, the number held
+    back."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._places: dict[tuple[str, int, int], list[float]] = {}  # place -> window's begin, lines, held back
+        self._places: dict[tuple[str, int, int], list[float]] = {}  # place -> start of the window, lines passed, lines held back
 
     def filter(self, record: logging.LogRecord) -> bool:
         now = self._clock()
@@ -106,4 +107,4 @@ def _quoted(value: Any) -> str:
     text = "true" if value is True else "false" if value is False else "" if value is None else str(value)
     if text and _PLAIN.issuperset(text):
         return text
-    return json.dumps(text)  # escapes control characters too: a name must not drive the reader's terminal
+    return json.dumps(text)  # escapes control characters too: log text must not control the reader's terminal

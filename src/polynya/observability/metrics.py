@@ -1,7 +1,7 @@
-"""Metrics: the table of them all, sources that are read at scrape time, and Prometheus' text format.
+"""Metrics: the table of all metrics, sources read at scrape time, and the Prometheus text format.
 
-Counters are plain ints where the work is done; a source copies them into samples when somebody asks. A sample's key is the metric's
-name, with its labels in braces if it has any. The samples of all cores are merged: one scrape shows the node.
+Counters are plain ints at their point of use; a source copies them into samples at each scrape. A sample's key is the metric's name,
+with labels in braces if it has any. The samples of all cores are merged, so one scrape covers the node.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STARTED = time.time()
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """One row of the table. `merge` says what the node's value is of its cores': their sum, or the largest."""
+    """One row of the table. `merge` combines the values of a node's cores: "sum" or "max"."""
 
     name: str
     kind: str  # counter | gauge
@@ -196,13 +196,13 @@ BY_NAME = {metric.name: metric for metric in METRICS}
 
 
 class Registry:
-    """The sources of one core."""
+    """The metric sources of one core."""
 
     def __init__(self) -> None:
         self._sources: list[Callable[[], Mapping[str, float]]] = []
 
     def add(self, source: Callable[[], Mapping[str, float]]) -> None:
-        """`source` returns samples. It is read once here, so that a name that is not in the table is found at start: KeyError."""
+        """Add a source of samples. It is read once here, so that a name missing from the table fails at start. Raises KeyError."""
         for key in source():
             metric_of(key)
         self._sources.append(source)
@@ -215,7 +215,7 @@ class Registry:
 
 
 def metric_of(key: str) -> Metric:
-    """The row of a sample's key; KeyError when there is none."""
+    """Return the table row for a sample's key. Raises KeyError."""
     name = key.partition("{")[0]
     if name not in BY_NAME:
         raise KeyError(f"{name} is not in the table of metrics")
@@ -223,13 +223,13 @@ def metric_of(key: str) -> Metric:
 
 
 def label(name: str, **labels: str) -> str:
-    """The key of a labelled sample."""
+    """Return the key of a labelled sample."""
     pairs = ",".join(f'{label_name}="{_escaped(value)}"' for label_name, value in labels.items())
     return f"{name}{{{pairs}}}"
 
 
 def merge(cores: Iterable[Mapping[str, float]]) -> Samples:
-    """One node's samples of its cores'."""
+    """Merge the samples of a node's cores."""
     merged: Samples = {}
     for samples in cores:
         for key, value in samples.items():
@@ -243,7 +243,7 @@ def merge(cores: Iterable[Mapping[str, float]]) -> Samples:
 
 
 def render(samples: Mapping[str, float]) -> bytes:
-    """Prometheus' text format 0.0.4, in the order of the table."""
+    """Render the Prometheus text format 0.0.4, in table order."""
     by_metric: dict[str, list[str]] = {}
     for key, value in samples.items():
         by_metric.setdefault(metric_of(key).name, []).append(f"{key} {_number(value)}")
@@ -256,7 +256,7 @@ def render(samples: Mapping[str, float]) -> bytes:
 
 
 def process_samples() -> Samples:
-    """What the operating system and the interpreter know of this process."""
+    """Return samples about this process from the operating system and the interpreter."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     samples: Samples = {
         "polynya_process_cpu_seconds_total": usage.ru_utime + usage.ru_stime,

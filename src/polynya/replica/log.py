@@ -1,4 +1,4 @@
-"""Commands as entries of the log: one msgpack array, the tag first (F10)."""
+"""Encoding of commands as log entries: one msgpack array, the tag first."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,20 +10,18 @@ from polynya.base.msgpack import array_head
 from polynya.stream.commands import AnyCommand, Command
 from polynya.stream.sense import fault_of
 
-ENTRY_BYTES_MAX = (
-    APPEND_BYTES_MAX + 7 * MIB
-)  # the largest append, with the lengths of its records; more is carried by no message between nodes
+ENTRY_BYTES_MAX = APPEND_BYTES_MAX + 7 * MIB  # the largest append plus its record lengths; also the limit of messages between nodes
 _BUNDLE_HEAD = bytes((0x92, 99))  # an array of two, and the tag
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyCommand] = msgspec.msgpack.Decoder(AnyCommand)
 _parts: msgspec.msgpack.Decoder[tuple[int, list[msgspec.Raw]]] = msgspec.msgpack.Decoder(tuple[int, list[msgspec.Raw]])
 
 
-encode_command: Callable[[Command], bytes] = _encoder.encode  # to the bytes that the journal, and later the peers, get
+encode_command: Callable[[Command], bytes] = _encoder.encode  # the bytes written to the journal and sent to peers
 
 
 def encode_proposal(command: Command) -> bytes:
-    """Encode a command that is to be proposed. Raises Senseless for one that no member could apply."""
+    """Encode a command for a proposal. Raises InvalidMessage for one that no member could apply."""
     fault = fault_of(command)
     if fault:
         raise InvalidMessage(f"a command that makes no sense is not proposed: {fault}")
@@ -31,7 +29,7 @@ def encode_proposal(command: Command) -> bytes:
 
 
 def decode_heard(data: bytes) -> Command:
-    """Decode an entry that a leader sent. Raises what `decode_command` raises, and Senseless for a command that no member could apply."""
+    """Decode an entry received from a leader. Raises as `decode_command`, and InvalidMessage for a command that no member could apply."""
     command = decode_command(data)
     fault = fault_of(command)
     if fault:
@@ -40,24 +38,24 @@ def decode_heard(data: bytes) -> Command:
 
 
 def encode_bundle(payloads: Sequence[bytes]) -> bytes:
-    """What `encode_command` gives for a `Bundle` of the commands that these are."""
+    """Return what `encode_command` gives for a `Bundle` of these encoded commands."""
     return b"".join((_BUNDLE_HEAD, array_head(len(payloads)), *payloads))
 
 
 def decode_command(data: bytes) -> Command:
-    """Raises msgspec.ValidationError when `data` is no command that this version knows."""
+    """Decode an entry. Raises msgspec.ValidationError when this release does not know the command."""
     return _decoder.decode(data)
 
 
 def count_of(data: bytes) -> int:
-    """How many commands an entry has."""
+    """Return the number of commands in an entry."""
     if not data.startswith(_BUNDLE_HEAD):
         return 1
     return int.from_bytes(data[3:5], "big") if data[2] == 0xDC else data[2] & 0x0F
 
 
 def decode_part(data: bytes, number: int) -> Command | None:
-    """The command of this number in a bundle, the command itself for number 0; None when there is none. Raises msgspec.ValidationError."""
+    """Return a bundle's command of this number, or a single command for number 0; else None. Raises msgspec.ValidationError."""
     if data.startswith(_BUNDLE_HEAD):
         parts = _parts.decode(data)[1]
         return _decoder.decode(parts[number]) if number < len(parts) else None

@@ -1,4 +1,4 @@
-"""One replica of a group that has several: agreement joined to the machine, and where its log lies in the journal."""
+"""One replica of a replicated group: Raft joined to the machine, and the places of its log in the journal."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from polynya.stream.commands import BUNDLE_BYTES, BUNDLE_COMMANDS_MAX, Append, C
 
 
 class Proposal(Entry, gc=False):
-    """An entry that was proposed here. `token` is the proposer's, None once it is answered."""
+    """An entry proposed on this node. `token` belongs to the proposer; None once answered."""
 
     command: Command | None = None
     token: Any = None
 
 
 class ReceivedEntry(Entry, gc=False):
-    """One that a leader sent, with what it says until it is applied."""
+    """An entry received from a leader; keeps its decoded command until it is applied."""
 
     command: Command | None = None
 
 
 class Bundled(Entry, gc=False):
-    """Several that were proposed here, as one entry."""
+    """Several local proposals in one entry."""
 
     parts: list[Proposal] = msgspec.field(default_factory=list)
 
@@ -38,12 +38,12 @@ Proposed = Proposal | Bundled
 
 
 def parts_of(entry: Entry) -> list[Proposal]:
-    """What was proposed here with it, and may not be answered yet."""
+    """Return the local proposals in the entry, which may still await an answer."""
     return entry.parts if type(entry) is Bundled else [entry] if type(entry) is Proposal else []
 
 
 def bundled(queue: list[Entry]) -> list[Entry]:
-    """The same proposals with as few entries as may be: appends that follow each other are one (`Bundle`)."""
+    """Combine consecutive appends into bundles, for as few entries as possible."""
     found: list[Entry] = []
     run: list[Proposal] = []
     size = 0
@@ -70,25 +70,27 @@ def _joined(run: list[Proposal]) -> Entry:
 
 
 class Member:
-    """Invariants: what is applied is durable here, so that a hot batch's place can always be read; `places` has one place for each entry
-    of the log that was given to the journal, ascending; `proposals` are in the order of their indexes."""
+    """A member of a Raft group and its local log.
+
+    Invariants: applied entries are durable here, so that a hot batch's place can always be read. `places` has one ascending place for
+    each log entry given to the journal. `proposals` are in index order."""
 
     __slots__ = ("committed", "first", "group", "leads", "places", "proposals", "queue", "raft", "reading")
 
     def __init__(self, group: Group, raft: Raft, entries: list[Entry]) -> None:
-        """`entries`: those of the log that the journal had at the start, with their places."""
+        """Create the member. `entries` are the log entries found in the journal at start, with their places."""
         self.group = group
         self.raft = raft
         self.first = entries[0].index if entries else raft.log.last + 1  # the index of places[0]
         self.places = array("Q", [entry.place for entry in entries])
-        self.committed: deque[Entry] = deque()  # not applied yet: not durable here
-        self.queue: list[Entry] = []  # proposals of this turn, one by one
+        self.committed: deque[Entry] = deque()  # committed but not applied: not durable here yet
+        self.queue: list[Entry] = []  # proposals of this turn
         self.proposals: deque[Proposed] = deque()  # in the log, not answered
-        self.reading: list[Any] | None = None  # who waits for the read that leaves with this turn
-        self.leads = False  # elected, and all of the terms before is applied
+        self.reading: list[Any] | None = None  # waiters of the read round that is sent with this turn
+        self.leads = False  # elected, and every entry of earlier terms is applied
 
     def staged(self, entries: list[Entry]) -> None:
-        """They have places in the journal now; entries of before with the same or larger indexes are no more."""
+        """Record the journal places of new entries; earlier entries with the same or larger indexes are dropped."""
         begin = entries[0].index
         if begin < self.first:
             self.first = begin
@@ -98,19 +100,19 @@ class Member:
         self.places.extend([entry.place for entry in entries])
 
     def installed(self, index: int) -> None:
-        """The log begins anew behind `index`, with another machine in the group."""
+        """Restart the log after `index`, because a snapshot replaced the group's machine."""
         self.first = index + 1
         del self.places[:]
         self.committed.clear()
 
     def let_go(self, first: int) -> None:
-        """The log does not need the entries before `first`."""
+        """Drop the places of entries before `first`, which the log no longer needs."""
         if first > self.first:
             del self.places[: first - self.first]
             self.first = first
 
     def first_from(self, place: int) -> int:
-        """The first entry of the log at this place or behind it."""
+        """Return the index of the first log entry at or after this place."""
         return self.first + bisect_left(self.places, place)
 
     def place_of(self, index: int) -> int | None:
@@ -118,25 +120,25 @@ class Member:
         return self.places[at] if 0 <= at < len(self.places) else None
 
     def can_lead(self) -> bool:
-        """Whether proposals may be stamped and judged here: everything of the terms before is applied."""
+        """Report whether this leader may stamp and judge proposals: all entries of earlier terms are applied."""
         raft = self.raft
         return raft.role is Role.LEADER and self.group.applied_index >= raft.own_term_index
 
     def emptied(self) -> tuple[list[Entry], list[Proposed]]:
-        """What was queued, and what is in the log and not answered: nothing of it is the member's any more."""
+        """Remove and return the queued proposals and the unanswered ones in the log."""
         queued, proposals = self.queue, list(self.proposals)
         self.queue = []
         self.proposals.clear()
         return queued, proposals
 
     def cut(self, index: int) -> list[Proposed]:
-        """The proposals from this index on, which are in the log no more."""
+        """Remove and return the proposals from this index on, which were truncated from the log."""
         gone = [proposal for proposal in self.proposals if proposal.index >= index]
         self.proposals = deque(proposal for proposal in self.proposals if proposal.index < index)
         return gone
 
     def lost(self) -> list[Proposed]:
-        """The proposals whose outcome this member does not learn in time, or never: those of a term in which it led and leads no more."""
+        """Remove and return the proposals of terms that this member no longer leads. It would learn their outcome late or never."""
         raft = self.raft
         if raft.role is Role.LEADER and all(proposal.term == raft.term for proposal in self.proposals):
             return []

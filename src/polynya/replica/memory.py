@@ -1,4 +1,4 @@
-"""What a node that has lost its disk waits for, for people (docs/decisions/0019)."""
+"""Messages for operators about a node that lost its disk and waits to recover (docs/decisions/0019)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ _SHOWN = 8
 
 
 def waits(forgotten: Mapping[int, Iterable[int]], known: Iterable[int] | None = None) -> str:
-    """`forgotten`: the groups of which a node has nothing, with no leader to learn from, and the nodes whose word each still needs; `known`: those
-    that it can find. Empty when there are none."""
+    """Describe what the node waits for; empty if nothing. `forgotten` maps groups without local data and without a leader to the nodes
+    that each still waits to hear from. `known`: the nodes with known addresses."""
     unheard = sorted({node for nodes in forgotten.values() for node in nodes})
     needing = sorted(group for group, nodes in forgotten.items() if nodes)
     lost = sorted(set(forgotten) - set(needing))

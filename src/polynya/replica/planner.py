@@ -1,8 +1,8 @@
-"""What is to be done next so that the groups are where they should be: from the map and what is seen of the nodes, pure and deterministic.
+"""The placement planner: the next steps to bring groups to their goal, from the map and observed node states. Pure and deterministic.
 
-Two halves. *Goals*: which voters each group is to have and who is to lead it, as commands for the map. *Steps*: what brings a group's own
-configuration nearer to its goal: learners first, then all voters at once by joint consensus, when a majority of both is there. Each step is safe on
-its own and repeatable, so that whoever leads the meta group next goes on from wherever this stopped.
+Two halves. *Goals*: the voters and preferred leader that each group is to have, as commands for the map. *Steps*: changes of a group's
+own configuration towards its goal. Learners come first. Then all voters change at once by joint consensus, when a majority of both sets
+is up. Each step is safe alone and repeatable, so the meta group's next leader can continue from any point.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from polynya.stream.commands import NodeRecord, NodeState, Placement
 from polynya.stream.placement import META_GROUP, ClusterMap
 
 MOVES_AT_ONCE = 4  # groups whose voters change at the same time
-ARRIVALS_AT_ONCE = 2  # of them to the same node
-LEADS_AT_ONCE = 8  # passed on for the sake of balance in one plan
-READS_AT_ONCE = 8  # groups that a new read replica learns at the same time
+ARRIVALS_AT_ONCE = 2  # of these moves, to the same node
+LEADS_AT_ONCE = 8  # leadership transfers for balance in one plan
+READS_AT_ONCE = 8  # groups that a new read replica receives at the same time
 
 
 class GroupView(msgspec.Struct, frozen=True):
-    """A group, as its leader says. `settled`: its configuration is committed, and not a joint one."""
+    """A group as its leader reports it. `settled`: its configuration is committed, and not joint."""
 
     leader: int
     configuration: Configuration
     settled: bool
-    caught_up: frozenset[int]  # the leader, and the members that have all but the latest of its log
+    caught_up: frozenset[int]  # the leader, and the members that have all but the latest log entries
 
 
 class ClusterObservation(msgspec.Struct, frozen=True):
-    """What is seen now. `up`: the nodes that answer; `lost`: those that have not for so long that they are given up. Groups that nobody leads
+    """The observed cluster. `up`: nodes that answer. `lost`: nodes given up after a long silence. Groups without a leader
     are left out."""
 
     up: frozenset[int]
@@ -41,7 +41,7 @@ class ClusterObservation(msgspec.Struct, frozen=True):
 
 
 class SetVoters(msgspec.Struct, frozen=True):
-    """Of the map: other voters to be, or another first."""
+    """A map command: new goal voters, or another preferred leader."""
 
     group: int
     goal: tuple[int, ...]
@@ -50,7 +50,7 @@ class SetVoters(msgspec.Struct, frozen=True):
 
 
 class ConfirmVoters(msgspec.Struct, frozen=True):
-    """Of the map: the group has these voters."""
+    """A map command: the group has these voters."""
 
     group: int
     voters: tuple[int, ...]
@@ -58,7 +58,7 @@ class ConfirmVoters(msgspec.Struct, frozen=True):
 
 
 class ChangeVoters(msgspec.Struct, frozen=True):
-    """At the group's leader."""
+    """A request to the group's leader: change the configuration."""
 
     group: int
     leader: int
@@ -66,7 +66,7 @@ class ChangeVoters(msgspec.Struct, frozen=True):
 
 
 class TransferLeadership(msgspec.Struct, frozen=True):
-    """At the group's leader."""
+    """A request to the group's leader: transfer leadership to `to`."""
 
     group: int
     leader: int
@@ -74,20 +74,20 @@ class TransferLeadership(msgspec.Struct, frozen=True):
 
 
 class RemoveNode(msgspec.Struct, frozen=True):
-    """Of the map: the node has nothing any more, and goes."""
+    """A map command: remove a node that no longer holds anything."""
 
     node: int
 
 
 class MarkBalanced(msgspec.Struct, frozen=True):
-    """Of the map: replicas and leads are even."""
+    """A map command: replicas and leaders are balanced."""
 
 
 Step = SetVoters | ConfirmVoters | ChangeVoters | TransferLeadership | RemoveNode | MarkBalanced
 
 
 def plan(now: ClusterMap, observed: ClusterObservation) -> list[Step]:
-    """The next steps, in an order in which they may be taken, at most one for a group."""
+    """Return the next steps in a valid order, at most one per group."""
     steps: list[Step] = []
     readers = _Readers(now, observed)
     for group in sorted(now.groups):
@@ -103,8 +103,8 @@ def plan(now: ClusterMap, observed: ClusterObservation) -> list[Step]:
 
 
 def may_have_work(now: ClusterMap) -> bool:
-    """Whether `plan` could find anything, by the map alone: so that nobody has to be asked while nothing is to do. What the groups are the map does not
-    show: after each change it is looked at until they `may_rest`."""
+    """Report whether the map alone shows possible work, so that an idle cluster needs no polling. The map does not show the groups' own
+    configurations: after each change, poll them until `may_rest`."""
     leaving = any(NodeState.DRAINING <= node.state < NodeState.REMOVED for node in now.nodes.values())
     if now.balancing or leaving or zones.crowded(now):
         return True
@@ -116,8 +116,8 @@ def may_have_work(now: ClusterMap) -> bool:
 
 
 def may_rest(now: ClusterMap, observed: ClusterObservation) -> bool:
-    """Whether nobody has to be asked again before the map changes, when there was no step. The map alone does not say it: a change that was asked for
-    under an earlier goal may have arrived since, or be on its way."""
+    """Report whether polling may stop until the map changes; call it after a plan without steps. The map alone does not suffice: a
+    change requested under an earlier goal may be in flight or complete."""
     return (
         is_read_as_it_should(now, observed)
         and not may_have_work(now)
@@ -130,7 +130,7 @@ def _is_as_placed(placement: Placement, seen: GroupView) -> bool:
 
 
 def is_read_as_it_should(now: ClusterMap, observed: ClusterObservation) -> bool:
-    """Whether each group has the readers that it is to have: new nodes and read replicas, none that was removed."""
+    """Report whether each group has exactly its intended readers: new nodes and read replicas, but no removed nodes."""
     seen = observed.groups
     return all(group in seen and seen[group].configuration.readers == now.readers_of(group) for group in now.groups)
 
@@ -141,7 +141,7 @@ def is_read_as_it_should(now: ClusterMap, observed: ClusterObservation) -> bool:
 def _next(
     now: ClusterMap, observed: ClusterObservation, group: int, readers: _Readers
 ) -> ChangeVoters | ConfirmVoters | TransferLeadership | None:
-    """The next step of a group towards its goal; None when it is there, or something has to be waited for."""
+    """Return a group's next step towards its goal, or None if it is done or must wait."""
     seen, placement = observed.groups.get(group), now.groups[group]
     if seen is None or not seen.settled:
         return None
@@ -167,7 +167,7 @@ def _next(
 
 
 def _handing_over(now: ClusterMap, observed: ClusterObservation, seen: GroupView, group: int) -> TransferLeadership | None:
-    """A leader that should not lead. Who is to lead and is fit to gets the lead by itself, in a quiet moment."""
+    """Move leadership off a draining node. Other transfers to the preferred leader happen at the group, in a quiet moment."""
     first = now.groups[group].first
     node = now.nodes.get(seen.leader)
     if node is None or node.state < NodeState.DRAINING or first == seen.leader:
@@ -178,7 +178,7 @@ def _handing_over(now: ClusterMap, observed: ClusterObservation, seen: GroupView
 
 
 class _Readers:
-    """Of one plan: who is to read without a vote. A read replica gets a few groups at a time, and none before it is there."""
+    """The intended readers in one plan. A new read replica gets a few groups at a time, and none before it is up."""
 
     def __init__(self, now: ClusterMap, observed: ClusterObservation) -> None:
         self._now, self._observed = now, observed
@@ -189,7 +189,8 @@ class _Readers:
                     self._behind[node] += 1
 
     def of(self, group: int, has: Configuration, voters: tuple[int, ...]) -> tuple[int, ...]:
-        """Of the meta group: who votes no more stays, and a node that was removed hears of it before it is left alone."""
+        """Return the readers of a group. In the meta group, former voters stay, and a removed node stays until it has received its
+        removal."""
         now, up = self._now, self._observed.up
         if group == META_GROUP:
             told = [node for node in has.readers if node in up and node not in now.members]
@@ -204,8 +205,8 @@ class _Readers:
         return tuple(sorted(stay - set(voters)))
 
     def is_free(self, node: int) -> bool:
-        """Whether nothing is placed on it, and no group has it any more: where a goal has changed on the way to it, the map does not name who has
-        got a vote there. The meta group's readers are all nodes."""
+        """Report whether nothing is placed on the node and no group still has it. After a change of goal, a group may have a voter that
+        the map does not name. The meta group's readers, which are all nodes, do not count."""
         now = self._now
         return not any(node in now.placed_on(group) for group in now.groups) and all(self._is_without(group, node) for group in now.groups)
 
@@ -217,7 +218,7 @@ class _Readers:
         return node not in (has.readers if group != META_GROUP else ()) and node not in has.voters and node not in has.learners
 
     def _is_awaiting_its_share(self, node: int) -> bool:
-        """A read replica that was promoted keeps what it has until it is known which groups it votes in."""
+        """Report whether a promoted read replica keeps its data because its groups as a voter are not decided yet."""
         record = self._now.nodes.get(node)
         return self._now.balancing and record is not None and record.state == NodeState.ACTIVE
 
@@ -230,7 +231,7 @@ def _majority(voters: tuple[int, ...], there: Iterable[int]) -> bool:
 
 
 class _Goals:
-    """Of one plan: the placements as they become."""
+    """The goals of one plan: a working copy of the placements."""
 
     def __init__(self, now: ClusterMap, observed: ClusterObservation, busy: set[int]) -> None:
         self.now, self.observed, self.busy = now, observed, busy
@@ -241,7 +242,7 @@ class _Goals:
         self.wanted = {group: now.wanted(group) for group in self.ordered[:2]}  # of the meta group, and of all others
         self.zoned = any(node.zone for node in now.nodes.values())
         self.crowded = set(zones.crowded(now))
-        self.held, self.led = dict.fromkeys(now.nodes, 0), dict.fromkeys(now.nodes, 0)  # replicas but for the meta group's, and leads
+        self.held, self.led = dict.fromkeys(now.nodes, 0), dict.fromkeys(now.nodes, 0)  # replicas outside the meta group, and leaders
         for group, placement in now.groups.items():
             self.led[placement.first] = self.led.get(placement.first, 0) + 1
             for node in placement.goal if group != META_GROUP else ():
@@ -256,7 +257,7 @@ class _Goals:
         for group in self.ordered:
             seen = self.observed.groups.get(group)
             if seen is not None and group not in self.busy:
-                if seen.settled:  # else what it comes to is its goal of now
+                if seen.settled:  # otherwise it is still moving to its present goal
                     self._mend(group)
                 self._mend_first(group)
         settled = not self.moving and not self.busy
@@ -273,13 +274,13 @@ class _Goals:
         ]
         awaited = any(not self.now.nodes[number].cores and number not in self.observed.up for number in self.now.active)
         if balance and settled and not steps and not awaited and len(self.observed.groups) == len(self.now.groups):
-            steps.append(MarkBalanced())  # a node that was added and never seen is waited for: it is to have its share
+            steps.append(MarkBalanced())  # wait for an added node that never came up: it must get its share
         return steps
 
-    # What has to be.
+    # Required changes.
 
     def _mend(self, group: int) -> None:
-        """Nodes that are to hold nothing are replaced, missing voters are found, and the meta group's are never of an even number above two."""
+        """Replace nodes that must not hold replicas, add missing voters, and keep the meta group's voters odd above two."""
         goal, wanted = self.goals[group], self._wanted(group)
         leaving = [] if self.bad.isdisjoint(goal) else sorted(self.bad & goal)
         surplus = group == META_GROUP and len(goal) > wanted
@@ -300,29 +301,29 @@ class _Goals:
         while len(found) < wanted and (more := self._best(found)):
             found.add(more)
         if len(found) < wanted and not leaving:
-            return  # all or none: two voters of three are no better than one
+            return  # all or nothing: two voters of three are no better than one
         if found != goal:
             self._set(group, found)
             for heir in sorted(found - goal):
                 self._lead_by(group, heir)
 
     def _lead_by(self, group: int, heir: int) -> None:
-        """Who takes over from another node gets its share of leads with the groups: that node's have gone to others when it went."""
+        """Give a replacement node its share of leaders: those of the old node moved to others when it left."""
         first, record, other = self.firsts[group], self.now.nodes[heir], self.now.nodes.get(self.firsts[group])
         if record.replaces and other and _uneven(self._leads(first), _weight(other), self._leads(heir), _weight(record)):
             self._set_first(group, heir)
 
     def _heir(self, node: int, found: set[int]) -> int:
-        """The node that takes over from this one; 0 when there is none."""
+        """Return the node that takes over from this one, or 0."""
         for number, record in sorted(self.now.nodes.items()):
             if record.replaces == node and number not in found and self._may_get(record):
                 return number
         if any(record.replaces == node and record.state == NodeState.ACTIVE for record in self.now.nodes.values()):
-            return 0  # it comes, or has no room at the moment
+            return 0  # it is not up yet, or already receives other replicas
         return self._best(found - {node})
 
     def _best(self, found: set[int]) -> int:
-        """The node that gets a replica beside these; 0 when none can."""
+        """Return the best node for another replica of a group on these nodes, or 0."""
         able = [record for number, record in self.now.nodes.items() if number not in found and self._may_get(record)]
         has = zones.tally(self.now.nodes, found)
         best = min(able, key=lambda each: (has[zones.zone_of(each)], (2 * self._holds(each.id) + 1) / _weight(each), each.id), default=None)
@@ -336,17 +337,17 @@ class _Goals:
         records = [self.now.nodes[node] for node in goal]
         fit = [record for record in records if record.state < NodeState.DRAINING]
         if not fit and first in goal:
-            return  # somebody has to
+            return  # some node has to lead
         up = self.observed.up
         best = min(
             fit or records, key=lambda each: (each.id not in up, each.state, (2 * self._leads(each.id) + 1) / _weight(each), each.id)
         )
         self._set_first(group, best.id)
 
-    # What should be.
+    # Optional changes.
 
     def _is_whole(self, group: int) -> bool:
-        """Nothing of it has to be mended: zones and balance come after."""
+        """Report whether no required change is left; zones and balance come after that."""
         goal = self.goals[group]
         return len(goal) >= self._wanted(group) and self.bad.isdisjoint(goal)
 
@@ -365,7 +366,7 @@ class _Goals:
         return group in self.observed.groups and group not in self.busy and group not in self.moving and len(self.moving) < MOVES_AT_ONCE
 
     def _shrink(self, group: int) -> None:
-        """More voters than are wanted."""
+        """Drop voters beyond the wanted number."""
         goal = set(self.goals[group])
         while len(goal) > self._wanted(group):
             goal.discard(self._dispensable(group, goal))
@@ -374,14 +375,14 @@ class _Goals:
             self._mend_first(group)
 
     def _dispensable(self, group: int, goal: set[int]) -> int:
-        """Of these voters the one that is done without first."""
+        """Return the voter to drop first."""
         up = self.observed.up
         return max(
             goal, key=lambda node: (node not in up, self._zone_mates(node, goal), self._load(node), node != self.firsts[group], node)
         )
 
     def _spread(self, group: int) -> None:
-        """A zone that has more replicas than others gives one to a zone that has at least two less."""
+        """Move one replica from an over-represented zone to one with at least two fewer."""
         goal = self.goals[group]
         able = [number for number, record in self.now.nodes.items() if self._may_get(record)]
         mates, targets = zones.better(self.now.nodes, goal, able)
@@ -393,7 +394,7 @@ class _Goals:
             self._mend_first(group)
 
     def _shift(self) -> bool:
-        """One replica from a node that has too many to one that has too few; False when there is none."""
+        """Move one replica from an overloaded node to an underloaded one. Returns False if all is even."""
         numbers = [number for number, record in sorted(self.now.nodes.items()) if record.state != NodeState.REMOVED and not record.reader]
         pairs = [(one, two) for one in numbers for two in numbers if one != two and self._may_get(self.now.nodes[two])]
         for one, two in sorted(pairs, key=lambda pair: self._load(pair[1]) - self._load(pair[0])):
@@ -411,7 +412,8 @@ class _Goals:
         return False
 
     def _shift_lead(self) -> bool:
-        """Leads are passed on from a node with too many, over others if need be, to one with too few; False when all is even."""
+        """Move preferred leaders from an overloaded node to an underloaded one, over intermediate nodes if needed. Returns False if all
+        is even."""
         fit = sorted(self.observed.up.intersection(self.now.active))
         for few in sorted(fit, key=lambda node: (self._leads(node) / _weight(self.now.nodes[node]), node)):
             way = self._way_to(few, fit)
@@ -422,7 +424,7 @@ class _Goals:
         return False
 
     def _way_to(self, few: int, fit: list[int]) -> list[tuple[int, int]]:
-        """Changes of firsts, each of another group, that take one lead to `few` from a node that has too many; shortest first."""
+        """Return the shortest chain of leader changes, each in another group, that moves one leader from an overloaded node to `few`."""
         ways: dict[int, list[tuple[int, int]]] = {few: []}
         queue = [few]
         while queue:
@@ -437,7 +439,7 @@ class _Goals:
                 queue.append(first)
         return []
 
-    # Looking.
+    # Helpers.
 
     def _set(self, group: int, goal: set[int]) -> None:
         for node in goal - self.goals[group] - set(self.now.groups[group].voters):
@@ -456,7 +458,7 @@ class _Goals:
         self.firsts[group] = node
 
     def _wanted(self, group: int) -> int:
-        """Voters."""
+        """Return the wanted number of voters."""
         return self.wanted[self.ordered[0] if group == self.ordered[0] else self.ordered[1]]
 
     def _is_bad(self, node: int) -> bool:
@@ -477,7 +479,7 @@ class _Goals:
         return self.led[node]
 
     def _zone_mates(self, node: int, goal: Iterable[int]) -> int:
-        """How many others of these are in its zone."""
+        """Return the number of other nodes of `goal` in the node's zone."""
         return zones.mates(self.now.nodes, node, goal)
 
 
@@ -486,15 +488,16 @@ def _weight(record: NodeRecord) -> int:
 
 
 def _uneven(much: int, much_weight: int, few: int, few_weight: int) -> bool:
-    """Whether one less here and one more there is more even. The sum of squares by weight falls with each such move: they come to an end."""
+    """Report whether moving one from `much` to `few` is more even. Each such move lowers the weighted sum of squares, so moves
+    terminate."""
     return (2 * much - 1) * few_weight > (2 * few + 1) * much_weight
 
 
 def is_at_rest(placement: Placement) -> bool:
-    """Nothing of the group moves, or has to."""
+    """Report whether the group is at its goal."""
     return placement.voters == placement.goal
 
 
 def moving(now: ClusterMap) -> Mapping[int, Placement]:
-    """The groups on their way."""
+    """Return the groups that are moving."""
     return {group: placement for group, placement in now.groups.items() if not is_at_rest(placement)}

@@ -1,4 +1,4 @@
-"""What operators ask for and cannot have: why not, for people. Pure; an empty text means that nothing stands against it."""
+"""Reasons to refuse operator requests, as messages. Pure; an empty text means that the request is allowed."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def unknown(now: ClusterMap, node: int) -> str:
 
 
 def _silent(now: ClusterMap, node: int, why: str) -> str:
-    """What a read replica cannot do."""
+    """Refuse an operation that a read replica does not support."""
     return f"node {node} is a read replica: {why}" if now.nodes[node].reader else ""
 
 
 def promoting(now: ClusterMap, observed: ClusterObservation, node: int) -> str:
-    """A read replica that is to be a node like the others."""
+    """Check the promotion of a read replica to a voting node."""
     found = unknown(now, node) or _on_its_way(now, node, NodeState.DRAINING)
     if found or not now.nodes[node].reader:
         return found
@@ -39,7 +39,7 @@ def cordoning(now: ClusterMap, node: int) -> str:
 
 
 def draining(now: ClusterMap, observed: ClusterObservation, node: int) -> str:
-    """Leads nothing any more: of each group somebody else has to."""
+    """Check draining: another node must be able to lead each of the node's groups."""
     found = unknown(now, node) or _on_its_way(now, node, NodeState.DRAINING)
     if found:
         return found
@@ -54,12 +54,12 @@ def draining(now: ClusterMap, observed: ClusterObservation, node: int) -> str:
 
 
 def emptying(now: ClusterMap, observed: ClusterObservation, node: int) -> str:
-    """Holds nothing any more: each of its replicas has to find another node, and none of its groups may stand still meanwhile."""
+    """Check emptying: each replica needs another node, and no group may lose its majority meanwhile."""
     found = unknown(now, node)
     if found:
         return found
     if now.nodes[node].reader:
-        return ""  # nobody counts on it
+        return ""  # no group depends on it
     able = [number for number in now.voting if now.nodes[number].state in _HOLDING and number != node]
     needed = min(now.replicas, len(able) + (now.nodes[node].state in _HOLDING))
     if len(able) < needed:
@@ -72,7 +72,7 @@ def emptying(now: ClusterMap, observed: ClusterObservation, node: int) -> str:
 
 
 def moving(now: ClusterMap, observed: ClusterObservation, group: int, source: int, target: int) -> str:
-    """One group's replica from one node to another."""
+    """Check moving one group's replica between two nodes."""
     if group not in now.groups:
         return f"there is no group {group}; the groups are 0 to {max(now.groups, default=0)}"
     found = unknown(now, source) or unknown(now, target)
@@ -84,7 +84,7 @@ def moving(now: ClusterMap, observed: ClusterObservation, group: int, source: in
         return found
     placement = now.groups[group]
     if placement.goal == tuple(sorted({*placement.voters, target} - {source})):
-        return ""  # it is under way, or done
+        return ""  # in progress, or done
     if not is_at_rest(placement):
         return f"group {group} is on its way from {_listed(placement.voters)} to {_listed(placement.goal)}; wait until it is there"
     if source not in placement.voters:
@@ -100,7 +100,7 @@ def moving(now: ClusterMap, observed: ClusterObservation, group: int, source: in
 
 
 def transferring(now: ClusterMap, observed: ClusterObservation, group: int, target: int) -> str:
-    """The lead of a group."""
+    """Check the transfer of a group's leadership."""
     if group not in now.groups:
         return f"there is no group {group}; the groups are 0 to {max(now.groups, default=0)}"
     found = unknown(now, target) or _silent(now, target, "it leads nothing")
@@ -119,8 +119,7 @@ def transferring(now: ClusterMap, observed: ClusterObservation, group: int, targ
 
 
 def replacing(now: ClusterMap, observed: ClusterObservation, node: int, heir: int, peer: str = "") -> str:
-    """A new node takes over what a node had whose disk is gone: what others have must be enough. `peer`: where it is to be; empty where the
-    other was."""
+    """Check replacing a node whose disk is lost: the other replicas must suffice. `peer`: the new node's address; empty: the old one's."""
     found = unknown(now, node) or _silent(now, node, "start it on its new disk, under its number, and it gets all of it again by itself")
     if found:
         return found
@@ -144,7 +143,7 @@ def replacing(now: ClusterMap, observed: ClusterObservation, node: int, heir: in
 
 
 def balancing(now: ClusterMap, replicas: int) -> str:
-    """`replicas` 0: as before."""
+    """Check rebalancing. `replicas` 0: unchanged."""
     able = [number for number in now.voting if now.nodes[number].state in _HOLDING]
     if replicas and replicas not in REPLICAS:
         return f"{replicas} replicas: 1, 3 or 5 can be had"
@@ -154,7 +153,7 @@ def balancing(now: ClusterMap, replicas: int) -> str:
 
 
 def _crowding(now: ClusterMap, group: int, goal: set[int]) -> str:
-    """A move that would be taken back: its zones would be less apart."""
+    """Refuse a move that zone balancing would revert."""
     before = now.groups[group].voters
     if not zones.are_known(now) or zones.unevenness(now.nodes, goal) <= zones.unevenness(now.nodes, before):
         return ""
@@ -166,9 +165,9 @@ def _crowding(now: ClusterMap, group: int, goal: set[int]) -> str:
 
 
 def _on_its_way(now: ClusterMap, node: int, state: int) -> str:
-    """Why it cannot be had less of."""
+    """Return why the node cannot go back to a lower state."""
     is_so = now.nodes[node].state
-    if is_so > state and not now.nodes[node].peer:  # its heir is at its address
+    if is_so > state and not now.nodes[node].peer:  # its replacement has its address
         return f"node {node} is {NodeState.NAMES[is_so]} already, and stays so: another takes over from it"
     if is_so > state:
         return f"node {node} is {NodeState.NAMES[is_so]} already; 'polynya cluster uncordon {node}' first"
@@ -176,7 +175,7 @@ def _on_its_way(now: ClusterMap, node: int, state: int) -> str:
 
 
 def _without(now: ClusterMap, observed: ClusterObservation, node: int, held: list[int]) -> str:
-    """What the groups of a node would lack when it is empty."""
+    """Return what the node's groups would lack once it is empty."""
     able = sum(now.nodes[number].state in _HOLDING for number in now.voting if number != node)
     active = now.active
     for group in held:

@@ -1,4 +1,4 @@
-"""The replicas of a core: proposals in, entries out, replies when the entries are durable."""
+"""The replicas of a core: proposals in, entries out, replies once the entries are durable."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from polynya.stream.replies import Reply
 
 
 class PendingEntry(msgspec.Struct, gc=False):
-    """One proposal on its way: what the journal persists and whom the answer is for. Its index is given when its turn begins."""
+    """A proposal in flight: the bytes for the journal, and the receiver of the answer. Its index is assigned at the start of its turn."""
 
     group: int
     command: Command
     payload: bytes
-    token: Any  # the proposer's: handed back with the reply
+    token: Any  # the proposer's; returned with the reply
     term: int = 0
     index: int = 0
     place: int = 0
 
 
 class AppendRun(PendingEntry, gc=False):
-    """Appends of one turn and group that are to be one entry, each with its own answer. Command and payload are those of the first until the turn
-    begins; then `join` makes them those of all."""
+    """Appends of one turn and group that form one entry, each with its own reply. Command and payload are the first append's until
+    `join` combines them at the start of the turn."""
 
     commands: list[Append] = msgspec.field(default_factory=list)
     payloads: list[bytes] = msgspec.field(default_factory=list)
     tokens: list[Any] = msgspec.field(default_factory=list)
-    size: int = 0  # bytes of the payloads
+    size: int = 0  # bytes of `payloads`
 
     def join(self) -> None:
         if len(self.commands) > 1:
@@ -43,7 +43,7 @@ class AppendRun(PendingEntry, gc=False):
 
 
 class Group:
-    """One replica with a single voter: itself."""
+    """A replica that is its group's only voter."""
 
     __slots__ = ("applied_index", "last_index", "machine", "number", "term")
 
@@ -64,7 +64,7 @@ class Shard:
         self.groups: dict[int, Group] = {}
 
     def number(self, entries: Iterable[PendingEntry]) -> None:
-        """Give proposals their terms and indexes. Entries of one group must be made durable in the order numbered."""
+        """Assign terms and indexes. Entries of one group must become durable in this order."""
         groups = self.groups
         for entry in entries:
             group = groups[entry.group]
@@ -72,7 +72,7 @@ class Shard:
             entry.term = group.term
 
     def commit(self, entry: PendingEntry) -> Reply:
-        """The entry is durable (on a majority: of one): apply it."""
+        """Apply an entry that is durable, and so committed (a majority of one)."""
         group = self.groups[entry.group]
         index = group.applied_index + 1
         assert entry.index == index, "entries are applied in order, once"
@@ -80,13 +80,14 @@ class Shard:
         return group.machine.apply(entry.command, entry.place)
 
     def retract(self, entries: list[PendingEntry]) -> None:
-        """The entries could not be written and are known to be nowhere: their indexes are free again."""
+        """Free the indexes of entries that failed to be written and are known to exist nowhere."""
         for entry in entries:
             group = self.groups[entry.group]
             group.last_index = min(group.last_index, entry.index - 1)
 
     def replay(self, number: int, term: int, index: int, payload: bytes, place: int) -> Command:
-        """An entry found in the journal at start, next after the last applied one. Raises CorruptData, and ConfigError for what is of a newer release."""
+        """Apply a journal entry at start, the next after the last applied one. Raises CorruptData, and ConfigError for an entry of a
+        newer release."""
         group = self.groups[number]
         if index != group.applied_index + 1:
             raise CorruptData(f"group {number}: entry {index} follows entry {group.applied_index}: the journal has a hole")
@@ -94,7 +95,7 @@ class Shard:
         group.last_index = group.applied_index = index
         try:
             command = decode_command(payload)
-        except msgspec.ValidationError as error:  # its checksum is right, so nothing is damaged
+        except msgspec.ValidationError as error:  # its checksum is correct, so the entry is intact
             raise ConfigError(
                 f"group {number}: entry {index} of the journal is a command that this release does not know ({error}): start this node with the "
                 "release that wrote it, or a newer one; nothing was changed"

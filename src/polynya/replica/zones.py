@@ -1,6 +1,6 @@
-"""Zones: what fails together. Whether replicas of a group share one although there is another, pure.
+"""Zones (failure domains): checks whether replicas of a group share a zone although another is available. Pure.
 
-A node that names no zone is one of its own.
+A node without a zone counts as a zone of its own.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ Nodes = Mapping[int, NodeRecord]
 
 
 def zone_of(record: NodeRecord) -> str:
-    """`=` is in no zone's name."""
+    """Return the node's zone, or a unique one. No zone name contains `=`."""
     return record.zone or f"={record.id}"
 
 
 def tally(nodes: Nodes, voters: Iterable[int]) -> Counter[str]:
-    """How many of these each zone has. Nodes that are none of the cluster's are left out."""
+    """Return the number of these nodes per zone. Unknown nodes are skipped."""
     return Counter(zone_of(nodes[node]) for node in voters if node in nodes)
 
 
 def mates(nodes: Nodes, node: int, voters: Iterable[int]) -> int:
-    """How many others of these are in the zone of this one."""
+    """Return the number of other nodes in the node's zone."""
     return tally(nodes, (each for each in voters if each != node))[zone_of(nodes[node])]
 
 
 def unevenness(nodes: Nodes, voters: Iterable[int]) -> int:
-    """The sum of squares of what the zones have. It falls with each move of `better`, so that these come to an end."""
+    """Return the sum of squares of the counts per zone. Each move of `better` lowers it, so moves terminate."""
     return sum(count * count for count in tally(nodes, voters).values())
 
 
 def better(nodes: Nodes, voters: Collection[int], able: Iterable[int]) -> tuple[list[int], list[int]]:
-    """(voters of the fullest zone, nodes of `able` either of which is better off with one of theirs); none where the zones are as even as can
-    be."""
+    """Return (voters of the fullest zone, nodes of `able` that would improve the spread by replacing one). Both are empty if the spread
+    cannot be improved."""
     has = tally(nodes, voters)
     most = max(has.values(), default=0)
     targets = sorted(node for node in able if node not in voters and has[zone_of(nodes[node])] <= most - 2)
@@ -46,18 +46,18 @@ def better(nodes: Nodes, voters: Collection[int], able: Iterable[int]) -> tuple[
 
 
 def are_known(now: ClusterMap) -> bool:
-    """Whether every node says its zone. Until then nothing moves because of them but when asked: while they are being introduced, node after
-    node, what fails together is not yet known."""
+    """Report whether every voting node names its zone. Until then no replica moves for zones unless requested: while zones are being
+    introduced node by node, failure domains are incomplete."""
     return all(now.nodes[node].zone for node in now.voting)
 
 
 def crowded(now: ClusterMap, able: Collection[int] | None = None, *, today: bool = False) -> list[int]:
-    """Groups of which one zone is to have two replicas more than another, although a node there could have one. `able`: the nodes that count; all
-    that take anything new if left out. `today`: as the groups are, not as they are to be. None until all zones are known."""
+    """Return the groups with a zone that holds two replicas more than another with a suitable node. `able`: the candidate nodes;
+    default: all that accept replicas. `today`: judge the present voters, not the goal. Empty until all zones are known."""
     if not now.members or not are_known(now) or len({now.nodes[node].zone for node in now.voting}) == 1:
         return []
     able = now.active if able is None else able
-    asked: dict[tuple[int, ...], bool] = {}  # groups in the same places have the same answer
+    asked: dict[tuple[int, ...], bool] = {}  # groups with the same voters have the same result
     found = []
     for group, placement in now.groups.items():
         voters = placement.voters if today else placement.goal
@@ -69,7 +69,7 @@ def crowded(now: ClusterMap, able: Collection[int] | None = None, *, today: bool
 
 
 def notes(now: ClusterMap) -> Iterable[str]:
-    """What is as it has to be with these nodes, and worth knowing; for people."""
+    """Yield remarks for operators on zone facts that no move can change."""
     silent = [node for node in now.voting if not now.nodes[node].zone]
     named = sorted({now.nodes[node].zone for node in now.voting} - {""})
     if silent and named:

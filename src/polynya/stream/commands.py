@@ -1,7 +1,7 @@
-"""The commands of a group's log. The command type is the wire and journal type (F10).
+"""The commands of a group's log, which are also its wire and journal types.
 
-msgspec structs, array-like, integer tags; fields are only appended, and with defaults; golden bytes are in the tests. Numbers in
-use: 1-19 streams, 20-29 across groups, 30-39 object tier, 40-59 subscriptions, 60-79 tables, 80-90 cluster, 99 the log itself.
+msgspec structs, array-like, integer tags; fields are only appended, and with defaults; golden bytes are in the tests. Tags in use: 1-19
+streams, 20-29 across groups, 30-39 object tier, 40-59 subscriptions, 60-79 tables, 80-92 cluster, 99 the log itself.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 
 
 class Command(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The common shape."""
+    """The common base of all commands."""
 
 
-BUNDLE_COMMANDS_MAX = 64  # fewer than any entry has bytes in the journal: so a place in one entry is never another entry's
-BUNDLE_BYTES = 64 * 1024  # of the commands in one entry: a batch of it is read back with all of them
+BUNDLE_COMMANDS_MAX = 64  # fewer than the bytes of any journal entry, so places within one entry never reach the next entry
+BUNDLE_BYTES = 64 * 1024  # of the commands in one entry: reading back one batch reads them all
 
 
 class Encoding:
-    """How the payload of a batch is laid out (F8). A stream has one encoding in this version."""
+    """The layout of a batch's payload. A stream has one encoding in this version."""
 
     BYTES = 0  # the payload is one record: the POST body
-    JSON = 1  # the payload is each record's exact bytes followed by one comma, so that a record's length includes its separator (F2)
+    JSON = 1  # each record's exact bytes, then one comma; a record's length includes its comma
     KAFKA = 2  # a Kafka record batch v2; reserved
 
 
 class Batch(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What came in one append, as it is kept (F8). `lengths` is empty when there is one record, else packed little-endian u32."""
+    """The stored form of one append. `lengths` is empty for a single record, else packed little-endian u32."""
 
     encoding: int
     records: Count
@@ -40,11 +40,11 @@ class Batch(msgspec.Struct, array_like=True, frozen=True, gc=False):
     lengths: bytes = b""  # byte length of each record, separator included
     compression: int = 0
     flags: int = 0  # 1 transactional, 2 control
-    record_time_ms_max: int = 0  # 0: the append time
+    record_time_ms_max: int = 0  # 0: use the append time
 
 
 class Producer(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Who appends, for exactly-once (F16). `kind` 0 is HTTP, 1 Kafka."""
+    """The producer of an append, for exactly-once delivery. `kind` 0 is HTTP, 1 Kafka."""
 
     id: str
     epoch: Natural
@@ -54,29 +54,30 @@ class Producer(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Retention(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What of a stream is kept: what is younger than `age_seconds`, and the newest `bytes`. None: no bound; both None: everything."""
+    """The records of a stream to keep: those younger than `age_seconds`, and the newest `bytes`. None sets no bound; both None keep
+    everything."""
 
     age_seconds: int | None = None
     bytes: int | None = None
 
 
 class Fork(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Where a fork begins: the source's records before `record` are its own past. Part of `Create`, as the coordinator resolved it."""
+    """The fork point: the fork inherits the source's records before `record`. Part of `Create`, as resolved by the coordinator."""
 
-    attempt: str  # 128 random bits in hex, the idempotency key of this fork's two-group dance (F17)
+    attempt: str  # 128 random bits in hex: the idempotency key of this fork's two-group protocol
     source_name: str
     source_uid: int
     record: int
     byte: int
-    requested_offset: str = ""  # as the client spelled them, normalised: what "same configuration" compares
+    requested_offset: str = ""  # as the client sent it, normalized; compared to detect "same configuration"
     requested_sub_offset: int = 0
     depth: int = 1
-    first_record: int = 0  # the source's first kept boundary when it was pinned, at most the fork point
+    first_record: int = 0  # the source's first kept boundary at pin time, at most the fork point
     first_byte: int = 0
 
 
 class ColdSlice(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A contiguous run of batches in a pack: an entry of the stream's index (F18)."""
+    """A contiguous run of batches in a pack: one entry of the stream's index."""
 
     record: int
     byte: int
@@ -90,7 +91,7 @@ class ColdSlice(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Create(Command, tag=1, frozen=True):
-    """Create a stream, with an initial batch, closed at once, or as a fork."""
+    """Create a stream, optionally with an initial batch, closed at once, or as a fork."""
 
     name: str
     now_ms: int
@@ -107,7 +108,7 @@ class Create(Command, tag=1, frozen=True):
 
 
 class Append(Command, tag=2, frozen=True):
-    """Append a batch and/or close. `batch` None and `close` True is close-only."""
+    """Append a batch, close the stream, or both. `batch` None with `close` True only closes."""
 
     name: str
     now_ms: int
@@ -116,7 +117,7 @@ class Append(Command, tag=2, frozen=True):
     producer: Producer | None = None
     stream_seq: str | None = None
     close: bool = False
-    incarnation: int = 0  # precondition: the stream's uid; 0 none
+    incarnation: int = 0  # precondition: the stream's uid; 0: none
 
 
 class Delete(Command, tag=3, frozen=True):
@@ -126,7 +127,7 @@ class Delete(Command, tag=3, frozen=True):
 
 
 class Expire(Command, tag=4, frozen=True):
-    """Refused when the stream has seen activity after `activity_ms` (F14)."""
+    """Expire a stream. Refused if the stream saw activity after `activity_ms`."""
 
     name: str
     uid: int
@@ -135,17 +136,17 @@ class Expire(Command, tag=4, frozen=True):
 
 
 class Touch(Command, tag=5, frozen=True):
-    """Reads that extend sliding TTLs: (uid, time of the read)."""
+    """Record reads that extend sliding TTLs: (uid, time of the read)."""
 
     touches: list[tuple[int, int]]
     now_ms: int
 
 
 class Trim(Command, tag=6, frozen=True, gc=False):
-    """Forget the records of some streams before a record's boundary: `cuts` of (uid, record, byte). Never moves a boundary back.
+    """Delete the records of some streams before a record boundary: `cuts` of (uid, record, byte). A boundary never moves back.
 
-    The reply's detail has for each cut (first record kept, its byte, records and bytes forgotten now), or None: there is no such
-    stream, or no such boundary in it. `names`: of those of the streams whose states may be in the object store."""
+    The reply's detail has, for each cut, (first kept record, its byte, records and bytes deleted now). It has None if the stream or the
+    boundary does not exist. `names` lists the streams whose state may be in the object store."""
 
     cuts: list[tuple[int, int, int]]
     now_ms: int
@@ -153,7 +154,7 @@ class Trim(Command, tag=6, frozen=True, gc=False):
 
 
 class SetRetention(Command, tag=7, frozen=True, gc=False):
-    """Give a stream a retention of its own, or (None) take it away. `uid`: of that life of the name alone; 0 whichever."""
+    """Set or (None) clear a stream's own retention policy. `uid` limits the command to one incarnation of the name; 0 matches any."""
 
     name: str
     retention: Retention | None
@@ -162,7 +163,7 @@ class SetRetention(Command, tag=7, frozen=True, gc=False):
 
 
 class PinSource(Command, tag=20, frozen=True):
-    """First step of a fork, in the source's group: resolve the fork point and hold the records before it."""
+    """Resolve the fork point and hold the records before it. First step of a fork, in the source's group."""
 
     name: str
     attempt: str
@@ -172,7 +173,7 @@ class PinSource(Command, tag=20, frozen=True):
     byte: int = -1
     content_type: str = ""  # "" inherits; otherwise it must match
     sub_offset: int = 0
-    resolved: bool = False  # (record, byte) is known to be a record's boundary: the coordinator looked where this machine cannot
+    resolved: bool = False  # the coordinator read (record, byte) as a record boundary; this machine cannot
 
 
 class ConfirmPin(Command, tag=21, frozen=True):
@@ -181,7 +182,7 @@ class ConfirmPin(Command, tag=21, frozen=True):
 
 
 class Unpin(Command, tag=22, frozen=True):
-    """Idempotent: an unknown pin is no error. The last pin of a soft-deleted source lets it go."""
+    """Remove a pin; an unknown pin is no error (idempotent). Removing the last pin of a soft-deleted source deletes the source."""
 
     source_uid: int
     attempt: str
@@ -189,7 +190,7 @@ class Unpin(Command, tag=22, frozen=True):
 
 
 class RefuseAttempt(Command, tag=23, frozen=True):
-    """In the target's group: a fork attempt that has not happened never will. The reply says whether it had."""
+    """Refuse a fork attempt for good, in the target's group. The reply reports whether it had already succeeded."""
 
     name: str
     attempt: str
@@ -197,15 +198,15 @@ class RefuseAttempt(Command, tag=23, frozen=True):
 
 
 class Acknowledge(Command, tag=24, frozen=True):
-    """An outbox message has been applied where it belongs; forget it."""
+    """Drop an outbox message whose target group has applied it."""
 
     message: int
 
 
 class PublishSlices(Command, tag=30, frozen=True):
-    """Move hot batches into the index: `slices` of (uid, slice) lie in `pack`. With no slices: release the pack unless it is held.
+    """Move hot batches into the index: `slices` of (uid, slice) lie in `pack`. With no slices, release the pack unless it is held.
 
-    `term` is the one under which the flush was planned. The reply's detail lists the positions in `slices` that the index now has."""
+    `term` is the term of the flush plan. The reply's detail lists the positions in `slices` that the index now has."""
 
     pack: str
     home_group: int
@@ -215,7 +216,7 @@ class PublishSlices(Command, tag=30, frozen=True):
 
 
 class PackWritten(Command, tag=31, frozen=True):
-    """In the pack's home group, before any publish: the pack exists and these groups will hold or release it."""
+    """Register a pack in its home group, before any publish. Each of `groups` will hold or release it."""
 
     pack: str
     groups: list[int]
@@ -223,7 +224,7 @@ class PackWritten(Command, tag=31, frozen=True):
 
 
 class ReleasePack(Command, tag=32, frozen=True):
-    """In the home group: `group` needs the pack no more. Idempotent."""
+    """Record in the home group that `group` no longer needs the pack. Idempotent."""
 
     pack: str
     group: int
@@ -231,15 +232,15 @@ class ReleasePack(Command, tag=32, frozen=True):
 
 
 class PackDeleted(Command, tag=33, frozen=True):
-    """In the home group: the condemned object is gone from the store."""
+    """Record in the home group that the condemned object is deleted from the store."""
 
     pack: str
 
 
 class ReplaceSlices(Command, tag=34, frozen=True):
-    """Merge entries of the index: each slice of `replacements` (uid, slice) lies in `pack` and holds what some neighbours held.
+    """Merge index entries: each slice of `replacements` (uid, slice) lies in `pack` and holds the records of adjacent entries.
 
-    `term` is the one under which the merge was planned. The reply's detail lists the positions in `replacements` that the index now has."""
+    `term` is the term of the merge plan. The reply's detail lists the positions in `replacements` that the index now has."""
 
     pack: str
     home_group: int
@@ -249,8 +250,8 @@ class ReplaceSlices(Command, tag=34, frozen=True):
 
 
 class Evict(Command, tag=35, frozen=True, gc=False):
-    """The states of idle streams are in the block `pack`, whose home group this is: `slots` of (uid, mark of the state, offset in the object,
-    length, CRC-32C). Streams that are not as they were written there are left out: the reply's detail lists the positions in `slots` of the others."""
+    """Evict idle streams whose states are in the block `pack`, whose home group this is. `slots`: (uid, mark of the state, offset in the
+    object, length, CRC-32C). Streams that changed since are skipped. The reply's detail lists the evicted positions."""
 
     pack: str
     now_ms: int
@@ -258,14 +259,14 @@ class Evict(Command, tag=35, frozen=True, gc=False):
 
 
 class Return(Command, tag=36, frozen=True, gc=False):
-    """Evicted streams come back: `states` of (name, uid, state). The reply's detail lists the positions in `states` that were taken."""
+    """Bring evicted streams back: `states` of (name, uid, state). The reply's detail lists the accepted positions in `states`."""
 
     states: list[tuple[str, int, bytes]]
     now_ms: int
 
 
 class SubscriptionConfig(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What a PUT of a subscription says, normalised: repeating it compares this."""
+    """The normalized settings of a subscription's PUT; a repeated PUT is compared with it."""
 
     kind: int  # 0 webhook, 1 pull-wake
     pattern: str  # "": none
@@ -277,7 +278,7 @@ class SubscriptionConfig(msgspec.Struct, array_like=True, frozen=True, gc=False)
 
 
 class SubscriptionPut(Command, tag=40, frozen=True, gc=False):
-    """In the subscription's home group: create it, or confirm that it is the same."""
+    """Create a subscription in its home group, or confirm that it has the same configuration."""
 
     id: str
     now_ms: int
@@ -286,7 +287,7 @@ class SubscriptionPut(Command, tag=40, frozen=True, gc=False):
 
 
 class SubscriptionStreams(Command, tag=41, frozen=True, gc=False):
-    """In the home group: change the explicit links."""
+    """Change the explicit links, in the home group."""
 
     id: str
     add: list[str]
@@ -295,14 +296,14 @@ class SubscriptionStreams(Command, tag=41, frozen=True, gc=False):
 
 
 class SubscriptionDelete(Command, tag=42, frozen=True, gc=False):
-    """In the home group: what comes for this life of the id from now on is refused."""
+    """Delete a subscription in its home group. Later commands for this incarnation are refused."""
 
     id: str
     now_ms: int
 
 
 class SubscriptionLinked(Command, tag=43, frozen=True, gc=False):
-    """In the home group: every group has applied this revision of the links (or dropped those of a deleted subscription)."""
+    """Record in the home group that every group applied this link revision, or dropped the links of a deleted subscription."""
 
     id: str
     uid: int
@@ -310,7 +311,8 @@ class SubscriptionLinked(Command, tag=43, frozen=True, gc=False):
 
 
 class SubscriptionEvent(Command, tag=44, frozen=True, gc=False):
-    """In the home group: something happened (`subscriptions.Event`); whether it may, the table of states says."""
+    """Record an event of a subscription (`subscriptions.state.Event`) in its home group. The transition table decides whether it is
+    allowed."""
 
     id: str
     uid: int
@@ -323,7 +325,7 @@ class SubscriptionEvent(Command, tag=44, frozen=True, gc=False):
 
 
 class LinkSubscription(Command, tag=45, frozen=True, gc=False):
-    """In a stream group: all that a subscription watches here. A newer revision replaces an older one."""
+    """Set everything that a subscription watches in a stream group. A newer revision replaces an older one."""
 
     id: str
     uid: int
@@ -334,14 +336,14 @@ class LinkSubscription(Command, tag=45, frozen=True, gc=False):
 
 
 class UnlinkSubscription(Command, tag=46, frozen=True, gc=False):
-    """In a stream group: this life of the subscription is over."""
+    """End this incarnation of the subscription in a stream group."""
 
     id: str
     uid: int
 
 
 class AckLinks(Command, tag=47, frozen=True, gc=False):
-    """In a stream group: (name, uid of the stream, record, byte) up to which a worker is done. Cursors never go back."""
+    """Advance a worker's cursors in a stream group: (name, uid of the stream, record, byte). Cursors never go back."""
 
     id: str
     uid: int
@@ -349,7 +351,7 @@ class AckLinks(Command, tag=47, frozen=True, gc=False):
 
 
 class TableCreate(Command, tag=60, frozen=True, gc=False):
-    """In the meta group: a table of the streams whose canonical names begin with `prefix`."""
+    """Create, in the meta group, a table of the streams whose canonical names begin with `prefix`."""
 
     name: str
     prefix: str
@@ -357,21 +359,21 @@ class TableCreate(Command, tag=60, frozen=True, gc=False):
 
 
 class TableOpen(Command, tag=61, frozen=True, gc=False):
-    """In the meta group: the open job of a table, or its next one."""
+    """Return the open job of a table or open its next one, in the meta group."""
 
     table: int
     now_ms: int
 
 
 class TablePlanned(Command, tag=62, frozen=True, gc=False):
-    """In the meta group: every group has applied the job's `ClaimRanges`."""
+    """Record in the meta group that every group has applied the job's `ClaimRanges`."""
 
     table: int
     job: int
 
 
 class TableCommit(Command, tag=63, frozen=True, gc=False):
-    """In the meta group: move the pointers of table and DLQ, and the job number, by one compare-and-swap."""
+    """Move the table and DLQ pointers and the job number in the meta group, by one compare-and-swap."""
 
     table: int
     job: int
@@ -387,14 +389,15 @@ class TableCommit(Command, tag=63, frozen=True, gc=False):
 
 
 class TableAbandon(Command, tag=64, frozen=True, gc=False):
-    """In the meta group: the open job will never commit."""
+    """Abandon the open job in the meta group; it will never commit."""
 
     table: int
     job: int
 
 
 class ClaimRanges(Command, tag=65, frozen=True, gc=False):
-    """In a stream group: what the table's job takes. `committed` is the table's last committed job; `without` are longer prefixes of others."""
+    """Claim records for a table's job, in a stream group. `committed`: the last committed job. `without`: longer prefixes of other
+    tables."""
 
     table: int
     job: int
@@ -406,14 +409,14 @@ class ClaimRanges(Command, tag=65, frozen=True, gc=False):
 
 
 class MetaSet(Command, tag=80, frozen=True, gc=False):
-    """In the meta group: give a key its value, unless it has one. The reply's detail is the value from now on."""
+    """Set a key in the meta group unless it has a value. The reply's detail is the resulting value."""
 
     key: str
     value: bytes
 
 
 class BucketRetention(Command, tag=81, frozen=True, gc=False):
-    """In the meta group: the retention of the streams of a bucket that have none of their own; None takes it away."""
+    """Set (None: clear) in the meta group the default retention of a bucket's streams."""
 
     bucket: str
     retention: Retention | None
@@ -421,32 +424,33 @@ class BucketRetention(Command, tag=81, frozen=True, gc=False):
 
 
 class NodeState:
-    """What may be done with a node. Of those that are not removed each has part in the cluster."""
+    """The administrative state of a node. Each node that is not removed is a member of the cluster."""
 
     ACTIVE = 0
-    CORDONED = 1  # gets nothing new
-    DRAINING = 2  # … and leads nothing
-    EMPTYING = 3  # … and is to hold nothing
-    LEAVING = 4  # … and is removed then
+    CORDONED = 1  # gets no new replicas
+    DRAINING = 2  # … and leads no group
+    EMPTYING = 3  # … and is to hold no replica
+    LEAVING = 4  # … and is removed afterwards
     REMOVED = 5
     NAMES = ("active", "cordoned", "draining", "emptying", "leaving", "removed")
 
 
 class NodeRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A node of the cluster. `peer` is HOST:PORT of its peer port, `http` the URL at which clients reach it."""
+    """A node of the cluster. `peer` is HOST:PORT of its peer port; `http` is its URL for clients."""
 
     id: int
     peer: str
     http: str
     zone: str = ""
-    cores: int = 0  # 0: it has not said
+    cores: int = 0  # 0: not reported yet
     state: int = NodeState.ACTIVE
     replaces: int = 0  # the node whose replicas it takes over
-    reader: bool = False  # a read replica: it follows every group, and votes in none
+    reader: bool = False  # a read replica: it follows every group and votes in none
 
 
 class Placement(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Of one group: its voters, what they are to be (the same when nothing moves), who is to lead it, and the map's epoch at its last change."""
+    """The placement of one group: its voters, its goal voters (equal when nothing moves), its preferred leader, and the map epoch of its
+    last change."""
 
     voters: tuple[int, ...]
     goal: tuple[int, ...]
@@ -455,7 +459,7 @@ class Placement(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class ClusterBorn(Command, tag=82, frozen=True, gc=False):
-    """In the meta group: the first map, unless there is one. `placements` by the groups' numbers."""
+    """Set the first cluster map in the meta group, unless one exists. `placements` are ordered by group number."""
 
     nodes: list[NodeRecord]
     placements: list[Placement]
@@ -463,21 +467,21 @@ class ClusterBorn(Command, tag=82, frozen=True, gc=False):
 
 
 class NodeAdd(Command, tag=83, frozen=True, gc=False):
-    """In the meta group: a node more. `balance`: and it gets its share."""
+    """Add a node, in the meta group. `balance`: move its share of replicas to it."""
 
     node: NodeRecord
     balance: bool = False
 
 
 class NodeSet(Command, tag=84, frozen=True, gc=False):
-    """In the meta group: the state of a node (`NodeState`)."""
+    """Set the state of a node (`NodeState`), in the meta group."""
 
     node: int
     state: int
 
 
 class NodeAnnounce(Command, tag=85, frozen=True, gc=False):
-    """In the meta group: a node's addresses, zone and cores, as it says itself."""
+    """Update a node's addresses, zone and cores in the meta group, as the node reports them."""
 
     node: int
     peer: str
@@ -487,7 +491,7 @@ class NodeAnnounce(Command, tag=85, frozen=True, gc=False):
 
 
 class PlaceGroup(Command, tag=86, frozen=True, gc=False):
-    """In the meta group: what the voters of a group are to be, and who is to lead it. `epoch`: of the placement that this is to follow; 0 any."""
+    """Set a group's goal voters and preferred leader, in the meta group. `epoch`: the expected current placement epoch; 0: any."""
 
     group: int
     goal: tuple[int, ...]
@@ -496,7 +500,7 @@ class PlaceGroup(Command, tag=86, frozen=True, gc=False):
 
 
 class GroupPlaced(Command, tag=87, frozen=True, gc=False):
-    """In the meta group: the group has committed these voters, on the way that its placement at `epoch` asked for."""
+    """Record in the meta group that the group committed these voters, as its placement at `epoch` asked."""
 
     group: int
     voters: tuple[int, ...]
@@ -504,15 +508,15 @@ class GroupPlaced(Command, tag=87, frozen=True, gc=False):
 
 
 class SetBalancing(Command, tag=88, frozen=True, gc=False):
-    """In the meta group: spread replicas and leads evenly, or be done with it. `replicas`: wanted of each group from now on; 0 as before."""
+    """Turn even spreading of replicas and leaders on or off, in the meta group. `replicas`: wanted per group from now on; 0: unchanged."""
 
     on: bool
     replicas: int = 0
 
 
 class MetaChange(Command, tag=89, frozen=True, gc=False):
-    """In the meta group: change keys of a scope together (None: take away), if nobody has since its version was `version`. The reply's detail is
-    the version from now on."""
+    """Change keys of a scope atomically (None deletes) in the meta group, if the scope is still at `version`. The reply's detail is the
+    current version."""
 
     scope: str
     version: int
@@ -520,27 +524,27 @@ class MetaChange(Command, tag=89, frozen=True, gc=False):
 
 
 class SetLevel(Command, tag=90, frozen=True, gc=False):
-    """The group applies its log by the rules of this level from here on (base/levels.py). Logged when all nodes of the cluster know it."""
+    """Raise the group's feature level: later entries follow its rules (base/levels.py). Logged once all nodes support it."""
 
     level: int
 
 
 class ReaderAdd(Command, tag=91, frozen=True, gc=False):
-    """In the meta group: a node more, which is a read replica."""
+    """Add a read replica, in the meta group."""
 
     node: NodeRecord
 
 
 class NodePromote(Command, tag=92, frozen=True, gc=False):
-    """In the meta group: a read replica is a node like the others from now on. `balance`: and it gets its share."""
+    """Turn a read replica into a regular node, in the meta group. `balance`: move its share of replicas to it."""
 
     node: int
     balance: bool = False
 
 
 class Bundle(Command, tag=99, frozen=True, gc=False):
-    """Appends of one turn as one entry of the log, at most `BUNDLE_COMMANDS_MAX`: each is judged and answered as if it were alone, in order. The
-    place of what one of them brings is the entry's, plus its number here. The reply's detail has their replies."""
+    """Appends of one turn in one log entry, at most `BUNDLE_COMMANDS_MAX`. Each is judged and answered as if it were alone, in order. A
+    batch's place is the entry's place plus its number here. The reply's detail has the replies."""
 
     commands: list[Append]
 

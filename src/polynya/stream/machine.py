@@ -1,4 +1,4 @@
-"""The state of one group, and the table that says which rule a command follows."""
+"""The state of one group, and the dispatch table from command to rule."""
 
 from __future__ import annotations
 
@@ -52,124 +52,125 @@ _UID = attrgetter("uid")
 
 
 class Machine:
-    """One group's streams. Changed only by `apply`, in the order of the log.
+    """The streams of one group. Only `apply` changes it, in log order.
 
-    Invariants: `streams` and `by_uid` hold the same streams in the same order, which is that of their creation until one has come back that
-    was evicted (`disordered`); a stream is in `streams` or in `evicted`; `hot` holds those of them with hot batches; `hot_bytes`
-    is the sum of their payloads; `retaining` holds those with a retention of their own; every pack in `held` is named by `slices` entries
-    of the streams' indexes and pasts, those of evicted ones and their places included, and no other is; `pack_keys` has their numbers;
-    `changes` names whatever the rules have changed since `take_changes`, but for the small parts that are in every snapshot.
-    """
+    Invariants: `streams` and `by_uid` hold the same streams in the same order: creation order, until an evicted stream returns
+    (`disordered`). A stream is in `streams` or in `evicted`. `hot` holds the streams with hot batches, and `hot_bytes` is the sum of
+    their payloads. `retaining` holds the streams with their own retention policy. Each pack in `held` is referenced by a slice entry in
+    an index, a past or an evicted stub; no other pack is. `pack_keys` maps the numbers of these packs to their keys. `changes` names
+    everything changed since `take_changes`, except the small parts that every snapshot contains."""
 
     def __init__(self, group: int, groups: int = 1) -> None:
-        """`groups`: the number of user groups, by which names find theirs."""
+        """Create the empty state. `groups` is the number of user groups; a stream's name selects its group."""
         self.group = group
         self.groups = groups
         self.streams: dict[str, Stream] = {}
         self.by_uid: dict[int, Stream] = {}
-        self.evicted: dict[str, bytes] = {}  # packed stubs of streams whose states are in the object store
+        self.evicted: dict[str, bytes] = {}  # name -> packed `EvictedView`; the full state is in the object store
         self.disordered = False
         self.hot: dict[int, Stream] = {}
         self.hot_bytes = 0
         self.retaining: dict[int, Stream] = {}
         self.outbox: dict[int, tuple[int, Command]] = {}
-        self.unconfirmed: dict[str, int] = {}  # fork attempts whose pin waits for its outcome: attempt -> uid of the source
-        self.attempts: dict[str, None] = {}  # fork attempts that never will happen (again) here, oldest first
+        self.unconfirmed: dict[str, int] = {}  # fork attempts whose pin awaits confirmation: attempt -> uid of the source
+        self.attempts: dict[str, None] = {}  # fork attempts that are refused here from now on, oldest first
         self.held: dict[str, PackReference] = {}
-        self.pack_keys: dict[int, str] = {}  # of the packs held, by the numbers that indexes call them
-        self.packs: dict[str, Pack] = {}  # those whose home group this is
-        self.released: dict[str, None] = {}  # packs that this group has let go of, oldest first: never to be held again
-        self.tables: dict[int, tables.Table] = {}  # of the meta group
+        self.pack_keys: dict[int, str] = {}  # keys of the held packs, by pack number
+        self.packs: dict[str, Pack] = {}  # packs whose home group this is
+        self.released: dict[str, None] = {}  # packs that this group has released and must never hold again, oldest first
+        self.tables: dict[int, tables.Table] = {}  # meta group only
         self.claimed_jobs: dict[int, int] = {}  # table -> the latest job that claimed here
         self.subscriptions = SubscriptionState()
-        self.meta: dict[str, bytes] = {}  # of the meta group
-        self.buckets: dict[str, Retention] = {}  # of the meta group: retention of buckets
-        self.map: placement.ClusterMap | None = None  # of the meta group of a cluster
-        self.level = 1  # of the rules (base/levels.py)
+        self.meta: dict[str, bytes] = {}  # meta group only
+        self.buckets: dict[str, Retention] = {}  # meta group only: retention policies of buckets
+        self.map: placement.ClusterMap | None = None  # meta group of a cluster only
+        self.level = 1  # feature level of the rules (base/levels.py)
         self.uid_counter = 0
         self.message_counter = 0
         self.pack_counter = 0
-        self.log_ms = 0  # the largest log time that was applied, refused commands included
+        self.log_ms = 0  # the largest applied log time; refused commands count too
         self.changes = Changes()
-        self._room = 0  # entries that `streams` may have room for, beyond those that it has
+        self._room = 0  # spare dict slots that `streams` may have allocated beyond its entries
 
     def apply(self, command: Command, place: int = 0) -> Reply:
-        """Apply the next entry of the log; `place` is its place in the journal."""
+        """Apply the next log entry; `place` is its journal place."""
         now_ms: int = command.now_ms if type(command) is Append else getattr(command, "now_ms", 0)
         if now_ms > self.log_ms:
             self.log_ms = now_ms
         return _RULES[type(command)](self, command, place)
 
     def lookup(self, name: str) -> Stream | None:
-        """The stream of a canonical name, soft-deleted ones included, evicted ones not."""
+        """Return the stream of a canonical name, including soft-deleted and excluding evicted streams."""
         return self.streams.get(name)
 
     def absent(self, name: str) -> Reply:
-        """The answer to what names a stream that is not in `streams`."""
+        """Return the refusal for a command whose stream is not in `streams`."""
         return Reply(Code.EVICTED if name in self.evicted else Code.NOT_FOUND)
 
     @property
     def count(self) -> int:
-        """Of the streams, evicted ones included."""
+        """The number of streams, including evicted ones."""
         return len(self.streams) + len(self.evicted)
 
     def in_order(self) -> Iterable[Stream]:
-        """The streams that are not evicted, in the order of their creation."""
+        """Return the streams that are not evicted, in creation order."""
         return sorted(self.streams.values(), key=_UID) if self.disordered else self.streams.values()
 
     def expired(self, stream: Stream, now_ms: int, touched_ms: int = 0) -> bool:
-        """Whether the stream's TTL (sliding, from the later of its last logged activity and `touched_ms`) or Expires-At is over."""
+        """Report whether the stream's TTL or Expires-At has passed. A sliding TTL counts from the later of `touched_ms` and the last
+        logged activity."""
         return lifetimes.is_expired(stream, now_ms, touched_ms)
 
     def plan_read(
         self, stream: Stream, record: int, byte: int, *, bytes_max: int, whole_records: bool, until: tuple[int, int] | None = None
     ) -> ReadPlan | ReadRefused:
-        """What a page from (record, byte) is made of. See `reading.plan_read`."""
+        """Plan a page that begins at (record, byte). See `read_plan.plan_read`."""
         index = self.index_of(stream) if until is None else self.whole_index_of(stream)
         return read_plan.plan_read(stream, index, read_plan.Want(record, byte, bytes_max, whole_records, until))
 
     def index_of(self, stream: Stream) -> Index:
-        """What of the stream is cold, in order: to be looked at before the next command is applied."""
+        """Return the stream's cold slices in order. The view is valid only until the next command is applied."""
         return Index(stream.cold, self.pack_keys)
 
     def whole_index_of(self, stream: Stream) -> Index:
-        """The same with what was trimmed and forks still need before it; between the two records may be missing."""
+        """Return the cold slices, preceded by the trimmed slices that forks still need. Records may be missing between the two."""
         past = trimming.past_of(stream)
         return Index(past + (stream.cold or b"") if past else stream.cold, self.pack_keys)
 
     def flush_candidates(self) -> Iterator[tuple[Stream, list[HotBatch]]]:
-        """The streams with hot batches, and those batches in order."""
+        """Yield each stream with hot batches, and those batches in order."""
         for stream in self.hot.values():
             assert stream.hot
             yield stream, stream.hot
 
     def needed_places(self) -> int | None:
-        """The lowest journal place that a hot batch still needs; None when all is cold."""
+        """Return the lowest journal place that a hot batch still needs, or None if everything is cold."""
         return min((batch.place for stream in self.hot.values() for batch in stream.hot or ()), default=None)
 
     def condemned(self, before_ms: int) -> Iterator[str]:
-        """Packs of this home group that nobody needs since before `before_ms`: delete the object, then log `PackDeleted`."""
+        """Yield the packs of this home group that every group released by `before_ms`. Delete the object, then log `PackDeleted`."""
         return (key for key, pack in self.packs.items() if not pack.groups and pack.condemned_ms <= before_ms)
 
     def snapshot(self) -> bytes:
-        """The state without hot payload; the same bytes for the same log."""
+        """Return the state without hot payloads; the same log gives the same bytes."""
         return snapshots.encode(self)
 
     @classmethod
     def restore(cls, data: bytes, read_payload: Callable[[int, int], bytes]) -> Machine:
-        """The machine of a snapshot. `read_payload(place, uid)` gives a hot batch's payload back from the journal."""
+        """Decode a snapshot. `read_payload(place, uid)` returns the payload of a hot batch from the journal."""
         return snapshots.decode(cls, data, read_payload)
 
     def take_changes(self) -> Changes:
-        """What changed since the last call; from now on it is gathered anew."""
+        """Return the changes since the last call, and start a new set."""
         changes, self.changes = self.changes, Changes(self.uid_counter)
         return changes
 
-    # What the rules change beside streams.
+    # Changes that rules make outside streams.
 
     def take_slots(self, pack: str, home_group: int, now_ms: int, taken: Iterable[bool]) -> Reply:
-        """Of a pack with something for several streams here: `taken` sees to one after the other as it is asked, and says which fit still; the reply's
-        detail has their positions. A pack that is released already has nothing to give, and one that nothing here needs is released."""
+        """Apply a pack that carries parts for several streams of this group. Iterating `taken` applies one part after the other and
+        yields whether it was accepted. The reply's detail lists the accepted positions. A pack that was already released yields none;
+        a pack without a reference here is released."""
         if pack in self.released:
             return Reply(Code.OK, detail=[])
         accepted = [at for at, is_taken in enumerate(taken) if is_taken]
@@ -178,19 +179,19 @@ class Machine:
         return Reply(Code.OK, detail=accepted)
 
     def make_small(self, gone: int) -> None:
-        """After so many streams have gone: a dict gives room back only when it is made anew."""
+        """Rebuild the stream dicts after `gone` removals if they are mostly empty: a dict never shrinks in place."""
         self._room = max(self._room, len(self.streams) + gone)
         if self._room > 2 * len(self.streams) + 1024:
             self.streams, self.by_uid = dict(self.streams), dict(self.by_uid)
             self._room = len(self.streams)
 
     def next_uid(self) -> int:
-        """A uid that no stream ever had: birth group and counter."""
+        """Return a uid that no stream ever had: the birth group and a counter."""
         self.uid_counter += 1
         return self.group << 48 | self.uid_counter
 
     def send(self, group: int, command: Command) -> None:
-        """Put an idempotent command for another group (or this one) into the outbox."""
+        """Put an idempotent command for a group (this one included) into the outbox."""
         self.message_counter += 1
         self.outbox[self.message_counter] = (group, command)
         self.changes.messages.add(self.message_counter)
@@ -201,7 +202,7 @@ class Machine:
             self.changes.remember(self.changes.attempts, attempt)
 
     def hold_slice(self, pack: str, home_group: int) -> int:
-        """One reference more; the number of the pack."""
+        """Add one reference to the pack and return its number."""
         held = self.held.get(pack)
         if held is None:
             self.pack_counter += 1
@@ -212,7 +213,7 @@ class Machine:
         return held.number
 
     def drop_slice(self, number: int, now_ms: int) -> None:
-        """One reference to the pack of this number less; the last one releases it."""
+        """Remove one reference to the pack of this number; the last removal releases the pack."""
         pack = self.pack_keys[number]
         held = self.held[pack]
         held.slices -= 1
@@ -222,14 +223,14 @@ class Machine:
             self.release_pack(pack, held.home_group, now_ms)
 
     def release_pack(self, pack: str, home_group: int, now_ms: int) -> None:
-        """Tell the pack's home group that this group does not need it, and never will."""
+        """Notify the pack's home group that this group no longer needs the pack and never will."""
         if _remember(self.released, pack):
             self.changes.remember(self.changes.released, pack)
         self.send(home_group, ReleasePack(pack, self.group, now_ms))
 
 
 def _remember(known: dict[str, None], key: str) -> bool:
-    """Whether it was not known."""
+    """Add the key, evicting the oldest beyond the limit. Return False if it was present."""
     if key in known:
         return False
     known[key] = None

@@ -1,8 +1,8 @@
-"""Who belongs to the cluster, and which nodes have a replica of which group: state of the meta group, changed by its commands alone.
+"""The members of the cluster and the placement of replicas: state of the meta group, changed only by its commands.
 
-A placement says what a group's voters are and what they are to be (`goal`). Whoever leads the meta group brings the group from the one to
-the other, and then says so (`GroupPlaced`); what a node has to have of a group is the union of both. Nothing here is ever half done:
-each command leaves a map that the next leader can go on from.
+A placement has a group's voters and its goal voters (`goal`). The meta group's leader moves the group from one to the other, and then
+reports it (`GroupPlaced`). A node must hold a replica of every group that lists it in either. Each command leaves a complete map
+from which the next leader can continue.
 """
 
 from __future__ import annotations
@@ -40,17 +40,16 @@ META_GROUP = 0
 
 
 class ClusterMap(msgspec.Struct, array_like=True, frozen=True, dict=True):
-    """The newest that a node knows; a new one for each change, with the next `epoch`.
+    """An immutable version of the cluster map. Each change makes a new one with the next `epoch`.
 
-    Invariants: every node in a placement is in `nodes`, not removed, and no read replica; `first` is in `goal`; a removed node stays in `nodes`,
-    so that its number is never given again.
-    """
+    Invariants: every node in a placement is in `nodes`, not removed, and no read replica. `first` is in `goal`. A removed node stays in
+    `nodes`, so that its number is never reused."""
 
     epoch: int
-    replicas: int  # wanted of each user group
+    replicas: int  # wanted per user group
     nodes: dict[int, NodeRecord]
     groups: dict[int, Placement]
-    balancing: bool = False  # replicas and leads are being spread evenly; over once they are
+    balancing: bool = False  # replicas and leaders are being spread evenly; reset when done
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -59,51 +58,52 @@ class ClusterMap(msgspec.Struct, array_like=True, frozen=True, dict=True):
 
     @property
     def voting(self) -> tuple[int, ...]:
-        """Those of them that may have a vote: all but read replicas."""
+        """The members that may vote: all but read replicas."""
         return tuple(number for number in self.members if not self.nodes[number].reader)
 
     @property
     def active(self) -> tuple[int, ...]:
-        """Those of `voting` that take anything new."""
+        """The voting members that accept new replicas."""
         return tuple(number for number in self.voting if self.nodes[number].state == NodeState.ACTIVE)
 
     @cached_property
     def readers(self) -> frozenset[int]:
-        """The read replicas that are to have every group."""
+        """The read replicas that must have every group."""
         return frozenset(number for number, node in self.nodes.items() if node.reader and node.state < NodeState.EMPTYING)
 
     def replicas_of(self, group: int) -> tuple[int, ...]:
-        """The nodes that have to have one: voters, those on the way to be, and read replicas; of the meta group, all nodes. None while nothing
-        is known."""
+        """Return the nodes that must hold a replica of the group: voters, goal voters and read replicas; for the meta group, all
+        members. Empty if the map does not know the group."""
         if group == META_GROUP:
             return self.members
         return tuple(sorted({*self.placed_on(group), *self.readers})) if self.readers else self.placed_on(group)
 
     def placed_on(self, group: int) -> tuple[int, ...]:
-        """As `replicas_of`, without those that never vote."""
+        """Return the group's voters and goal voters."""
         placement = self.groups.get(group)
         return () if placement is None else tuple(sorted({*placement.voters, *placement.goal}))
 
     def learners_of(self, group: int) -> tuple[int, ...]:
-        """Those that are to become voters."""
+        """Return the goal voters that do not vote yet."""
         placement = self.groups.get(group)
         return () if placement is None else tuple(sorted(set(placement.goal) - set(placement.voters)))
 
     def readers_of(self, group: int) -> tuple[int, ...]:
-        """Members without a voice for good: read replicas; of the meta group every node that is no voter, so that each has this map."""
+        """Return the permanent non-voters. In the meta group these are all members that do not vote, so that every node has this map."""
         return tuple(sorted((set(self.members) if group == META_GROUP else self.readers) - set(self.placed_on(group))))
 
     def first_of(self, group: int) -> int:
-        """The node that is to lead the group; 0 while nothing is known."""
+        """Return the group's preferred leader; 0 if the map does not know the group."""
         return self.groups[group].first if group in self.groups else 0
 
     def groups_of(self, node: int) -> list[int]:
-        """Those of which it has to have a replica."""
+        """Return the groups of which the node must hold a replica."""
         return [group for group in self.groups if node in self.replicas_of(group)]
 
     def wanted(self, group: int) -> int:
-        """How many voters the group should have, as many nodes as there are: an even number of more than two is no better than one less. A node that
-        is to hold nothing goes on with what nobody can take over. The meta group may become smaller than it was, but not than the others."""
+        """Return the wanted number of voters, limited by the number of nodes. An even count above two is reduced by one: it tolerates no
+        more failures. A node to be emptied keeps replicas that no other node can take over. The meta group may shrink, but never
+        below the user groups."""
         wanted = voters_wanted(self.replicas, len(self.voting))
         if group != META_GROUP:
             return wanted
@@ -111,11 +111,11 @@ class ClusterMap(msgspec.Struct, array_like=True, frozen=True, dict=True):
         return max(voters_wanted(META_VOTERS_MAX, able), wanted)
 
     def holds(self, node: int) -> int:
-        """How many groups it is to have as a voter."""
+        """Return the number of groups with the node as a goal voter."""
         return sum(node in placement.goal for placement in self.groups.values())
 
     def leads(self, node: int) -> int:
-        """How many groups it is to lead."""
+        """Return the number of groups with the node as preferred leader."""
         return sum(placement.first == node for placement in self.groups.values())
 
 
@@ -125,8 +125,8 @@ def voters_wanted(most: int, nodes: int) -> int:
 
 
 def born(nodes: Iterable[NodeRecord], groups: int, replicas: int, *, everywhere: bool = False) -> ClusterBorn:
-    """The first map, the same on every node that is given the same. `groups`: of users. `everywhere`: all nodes have all groups, as in
-    clusters of the first release that had any."""
+    """Build the first map; equal input gives an equal map on every node. `groups` counts user groups. `everywhere`: all nodes have all
+    groups, as in clusters of the first release with clustering."""
     records = sorted(nodes, key=lambda node: node.id)
     numbers = [node.id for node in records]
     zones = {node.id: node.zone for node in records}
@@ -145,7 +145,7 @@ def born(nodes: Iterable[NodeRecord], groups: int, replicas: int, *, everywhere:
 
 
 def spread(zones: Mapping[int, str], held: Mapping[int, float], count: int, turn: int) -> tuple[int, ...]:
-    """`count` of the nodes, sorted: of as many zones as there are, those that hold least."""
+    """Choose `count` nodes, sorted: over as many zones as possible, the least loaded first. `turn` breaks ties."""
     numbers = sorted(zones)
     chosen: list[int] = []
     while len(chosen) < count:
@@ -159,7 +159,7 @@ def spread(zones: Mapping[int, str], held: Mapping[int, float], count: int, turn
 
 
 def apply_born(machine: Machine, command: ClusterBorn, place: int) -> Reply:
-    """CREATED; EXISTS when there is a map: it stays."""
+    """Set the first map: CREATED, or EXISTS if there is one, which stays."""
     if machine.map is not None:
         return Reply(Code.EXISTS)
     nodes = {node.id: node for node in command.nodes}
@@ -168,7 +168,8 @@ def apply_born(machine: Machine, command: ClusterBorn, place: int) -> Reply:
 
 
 def apply_add(machine: Machine, command: NodeAdd, place: int) -> Reply:
-    """CREATED; EXISTS when just this node is there already. `replaces`: a node that leaves, and to which this one is the heir."""
+    """Add a node: CREATED, or EXISTS if this node is already a member. `replaces`: a node that leaves and hands its replicas to this
+    one."""
     node = msgspec.structs.replace(command.node, state=NodeState.ACTIVE, reader=False)
     now = _before(machine, node)
     if isinstance(now, Reply):
@@ -185,7 +186,7 @@ def apply_add(machine: Machine, command: NodeAdd, place: int) -> Reply:
 
 
 def apply_reader(machine: Machine, command: ReaderAdd, place: int) -> Reply:
-    """CREATED; EXISTS when just this read replica is there already."""
+    """Add a read replica: CREATED, or EXISTS if it is already a member."""
     node = msgspec.structs.replace(command.node, state=NodeState.ACTIVE, replaces=0, reader=True)
     now = _before(machine, node)
     if isinstance(now, Reply):
@@ -195,7 +196,7 @@ def apply_reader(machine: Machine, command: ReaderAdd, place: int) -> Reply:
 
 
 def apply_promote(machine: Machine, command: NodePromote, place: int) -> Reply:
-    """OK, also when it is no read replica any more; NOT_FOUND; REFUSED when it is on its way out."""
+    """Make a read replica a voting node: OK (also if it is one already), NOT_FOUND, or REFUSED while it is being emptied or leaves."""
     found = _member(machine, command.node)
     if isinstance(found, Reply):
         return found
@@ -209,7 +210,8 @@ def apply_promote(machine: Machine, command: NodePromote, place: int) -> Reply:
 
 
 def apply_set(machine: Machine, command: NodeSet, place: int) -> Reply:
-    """OK, NOT_FOUND, REFUSED with the reason. A node is removed for good, and only when nothing is placed on it any more."""
+    """Set a node's state: OK, NOT_FOUND, or REFUSED with the reason. Removal is permanent, and requires that no group is placed on the
+    node."""
     now = machine.map
     if now is None:
         return _no_map()
@@ -227,7 +229,7 @@ def apply_set(machine: Machine, command: NodeSet, place: int) -> Reply:
 
 
 def apply_announce(machine: Machine, command: NodeAnnounce, place: int) -> Reply:
-    """A node says where it is now. NOT_FOUND when it is none of the cluster's."""
+    """Update a node's addresses, zone and cores. NOT_FOUND: it is not a member."""
     found = _member(machine, command.node)
     if isinstance(found, Reply):
         return found
@@ -242,7 +244,7 @@ def apply_announce(machine: Machine, command: NodeAnnounce, place: int) -> Reply
 
 
 def apply_place(machine: Machine, command: PlaceGroup, place: int) -> Reply:
-    """What the group's voters are to be, and who is to lead it. NOT_YET: the placement is not any more what it was at `epoch`."""
+    """Set a group's goal voters and preferred leader. NOT_YET: the placement changed since `epoch`."""
     found = _placed(machine, command.group)
     if isinstance(found, Reply):
         return found
@@ -263,7 +265,7 @@ def apply_place(machine: Machine, command: PlaceGroup, place: int) -> Reply:
 
 
 def apply_placed(machine: Machine, command: GroupPlaced, place: int) -> Reply:
-    """The group has committed that these are its voters. NOT_YET: it is to have others by now."""
+    """Record the voters that the group committed. NOT_YET: its goal has changed since."""
     found = _placed(machine, command.group)
     if isinstance(found, Reply):
         return found
@@ -285,13 +287,13 @@ def apply_balancing(machine: Machine, command: SetBalancing, place: int) -> Repl
 
 
 def _done(machine: Machine, code: int = Code.OK) -> Reply:
-    """Detail: the map's epoch by now."""
+    """Return a reply whose detail is the current map epoch."""
     assert machine.map is not None
     return Reply(code, detail=machine.map.epoch)
 
 
 def _before(machine: Machine, node: NodeRecord) -> ClusterMap | Reply:
-    """The map that the node comes to; or why it does not, such as that it is there."""
+    """Return the map to add the node to, or the reply that ends the command: EXISTS if it is a member, else the refusal."""
     now = machine.map
     if now is None:
         return _no_map()
@@ -303,7 +305,7 @@ def _before(machine: Machine, node: NodeRecord) -> ClusterMap | Reply:
 
 
 def _member(machine: Machine, number: int) -> tuple[ClusterMap, NodeRecord] | Reply:
-    """The map, and the node that belongs to the cluster; or why there is none."""
+    """Return the map and the member node, or the refusal."""
     now = machine.map
     if now is None:
         return _no_map()
@@ -314,7 +316,7 @@ def _member(machine: Machine, number: int) -> tuple[ClusterMap, NodeRecord] | Re
 
 
 def _placed(machine: Machine, group: int) -> tuple[ClusterMap, Placement] | Reply:
-    """The map, and where it has the group; or why there is none."""
+    """Return the map and the group's placement, or the refusal."""
     now = machine.map
     if now is None:
         return _no_map()
@@ -327,7 +329,7 @@ def _no_map() -> Reply:
 
 
 def _unfit(now: ClusterMap, node: NodeRecord) -> str:
-    """Why the node cannot be added; empty when it can."""
+    """Return why the node cannot be added; empty if it can."""
     if not 1 <= node.id <= NODE_NUMBER_MAX:
         return f"a node's number is from 1 to {NODE_NUMBER_MAX}"
     if node.id in now.nodes:
@@ -351,7 +353,7 @@ def _unfit(now: ClusterMap, node: NodeRecord) -> str:
 
 
 def _is_at(known: NodeRecord, node: NodeRecord) -> bool:
-    """Whether it is that node, as far as addresses tell."""
+    """Report whether both records have the same addresses and the known node is not removed."""
     return known.state != NodeState.REMOVED and (known.peer, known.http) == (node.peer, node.http)
 
 

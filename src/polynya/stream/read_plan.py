@@ -1,11 +1,11 @@
-"""Planning a read: which hot payloads, cold slices and ancestors a page is made of. Nothing is copied, and no I/O is done.
+"""Planning a read: the hot payloads, cold slices and ancestors that make up a page. Copies nothing and does no I/O.
 
-Record numbers that a new history jumped over (`rebirth`) are a hole: no page goes across one, and a position inside means its end. The
-bytes on both sides are neighbours.
+A restored history leaves a gap in record numbers (`restore_history`). No page spans one, and a position inside means its end. The bytes
+on both sides are adjacent.
 
-The rules of F2 live here, for hot batches and, through `cut`, for the batches of a decoded cold slice alike: the record number wins if
-the halves of a token disagree; raw pages may begin and end inside a record at multiples of 64 KiB from its start; pages of other
-encodings hold whole records, at least one even over the limit.
+The same rules apply to hot batches and, through `cut`, to the batches of a decoded cold slice. If the halves of a token disagree, the
+record number wins. Raw pages may begin and end inside a record, at multiples of 64 KiB from its start. Pages of other encodings hold
+whole records: at least one, even over the limit.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _BYTE = attrgetter("byte")
 
 
 class Want(msgspec.Struct, frozen=True, gc=False):
-    """A page that is asked for. `until`: read as if the stream's tail were this boundary (an ancestor, up to the fork point), trimmed
-    records included."""
+    """A requested page. `until`: read as if the stream's tail were this boundary, trimmed records included (an ancestor, up to the fork
+    point)."""
 
     record: int
     byte: int
@@ -45,7 +45,7 @@ class Want(msgspec.Struct, frozen=True, gc=False):
 
 
 class HotPiece(msgspec.Struct, gc=False):
-    """Payload that is in memory, from (record, byte)."""
+    """Payload in memory, from (record, byte)."""
 
     record: int
     byte: int
@@ -53,14 +53,14 @@ class HotPiece(msgspec.Struct, gc=False):
 
 
 class ColdPiece(msgspec.Struct, gc=False):
-    """A slice to fetch and decode; then `cut(batches, want)` gives its pieces. (record, byte) in `want` may lie inside the slice."""
+    """A slice to fetch and decode; `cut(batches, want)` then gives its pieces. (record, byte) in `want` may lie inside the slice."""
 
     slice: ColdSlice
     want: Want
 
 
 class Inherited(msgspec.Struct, gc=False):
-    """A fork's past: read the source, by uid, with `until=(to_record, to_byte)`. `record` may be AT_BYTE."""
+    """The inherited part of a fork: read the source, by uid, with `until=(to_record, to_byte)`. `record` may be AT_BYTE."""
 
     source_uid: int
     source_name: str
@@ -71,9 +71,8 @@ class Inherited(msgspec.Struct, gc=False):
 
 
 class ReadPlan(msgspec.Struct, gc=False):
-    """A page: its pieces in order, from the begin to (`record`, `byte`) if each is read to its end; a piece that comes back short ends
-    the page there. When the first piece is cold or inherited, the begin is what was asked for, and the first span read says it exactly.
-    """
+    """A planned page: its pieces in order, up to (`record`, `byte`) if each is read to its end. A piece that comes back short ends the
+    page there. When the first piece is cold or inherited, the begin is the requested one, and the first span read gives it exactly."""
 
     pieces: list[HotPiece | ColdPiece | Inherited]
     begin_record: int
@@ -84,7 +83,7 @@ class ReadPlan(msgspec.Struct, gc=False):
 
 
 class ReadRefused(msgspec.Struct, frozen=True, gc=False):
-    """A deterministic no: a `Code`, and the boundary that helps (the tail, or the first kept record)."""
+    """A deterministic refusal: a `Code`, and the relevant boundary (the tail, or the first kept record)."""
 
     code: int
     record: int
@@ -92,7 +91,8 @@ class ReadRefused(msgspec.Struct, frozen=True, gc=False):
 
 
 def plan_read(stream: Stream, cold: Index, want: Want) -> ReadPlan | ReadRefused:
-    """`cold` is the stream's index. The pieces of a page of at most `bytes_max` bytes (or one record). Refusals: OFFSET_BEYOND_TAIL, TRIMMED."""
+    """Return the pieces of a page of at most `bytes_max` bytes (or one record). `cold` is the stream's index. Refusals:
+    OFFSET_BEYOND_TAIL, TRIMMED."""
     tail = want.until or (stream.next_record, stream.next_byte)
     begin = _begin(stream, want, tail)
     if isinstance(begin, ReadRefused):
@@ -109,17 +109,17 @@ def plan_read(stream: Stream, cold: Index, want: Want) -> ReadPlan | ReadRefused
 
 
 def _is_gone(stream: Stream, cold: Index, at: tuple[int, int]) -> bool:
-    """Of an ancestor: whether what was there is kept no more. No fork needs it any longer, also if one did when its page was planned."""
+    """Report whether an ancestor no longer keeps the data at this position. No fork needs it any more, even if one did at planning time."""
     record, byte = at
     if stream.fork is not None and (byte < stream.fork.byte if record == AT_BYTE else record < stream.fork.record):
         return False  # its own source has it
     first = cold[0] if cold else stream.hot[0] if stream.hot else None
     kept = (stream.next_record, stream.next_byte) if first is None else (first.record, first.byte)
-    return byte < kept[1] and (record == AT_BYTE or record < kept[0])  # numbers that were jumped over have no bytes
+    return byte < kept[1] and (record == AT_BYTE or record < kept[0])  # skipped numbers have no bytes
 
 
 def _begin(stream: Stream, want: Want, tail: tuple[int, int]) -> tuple[int, int] | ReadRefused:
-    """The position that was asked for, special ones resolved but AT_BYTE (when it is not the tail)."""
+    """Resolve the requested position; AT_BYTE stays, unless it is the tail."""
     record, byte = want.record, want.byte
     if record == AT_BYTE:
         if byte > tail[1]:
@@ -139,12 +139,12 @@ def _begin(stream: Stream, want: Want, tail: tuple[int, int]) -> tuple[int, int]
 
 
 def _plan_old(stream: Stream, index: Index, want: Want) -> ReadPlan:
-    """A page that begins in the inherited part or in cold slices; it may end in hot batches."""
+    """Plan a page that begins in the inherited part or in cold slices; it may end in hot batches."""
     assert want.until is not None
     pieces: list[HotPiece | ColdPiece | Inherited] = []
     record, byte, until = want.record, want.byte, want.until
     left = want.bytes_max
-    # A byte position may turn out to mean the start of its record: then all that lies before it in its piece is counted.
+    # A byte position may resolve to the start of its record, so the bytes before it in its piece count too.
     moves = record == AT_BYTE and (want.whole_records or stream.encoding != Encoding.BYTES)
     fork = stream.fork
     if fork is not None and (byte < fork.byte if record == AT_BYTE else record < fork.record):
@@ -163,13 +163,13 @@ def _plan_old(stream: Stream, index: Index, want: Want) -> ReadPlan:
         rest = cut(stream.hot, Want(record, byte, left, want.whole_records, until), empty=not pieces)
         pieces += rest.pieces
         record, byte = rest.record, rest.byte
-    if byte == until[1] and not pieces:  # only numbers that were jumped over are left, if any
+    if byte == until[1] and not pieces:  # at most skipped numbers are left
         record = until[0]
     return ReadPlan(pieces, want.record, want.byte, record, byte, (record, byte) == until)
 
 
 def _cold_from(index: Index, record: int, byte: int) -> Iterable[ColdSlice]:
-    """The cold slices from the one that holds the position."""
+    """Return the cold slices from the one that holds the position."""
     if not index or not _reaches(index[-1], record, byte):
         return ()
     return index.starting(max(0, holding_byte(index.data, byte) if record == AT_BYTE else holding(index.data, record)))
@@ -180,8 +180,8 @@ def _reaches(cold: ColdSlice, record: int, byte: int) -> bool:
 
 
 def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadPlan:
-    """The page that begins inside these contiguous batches. `want.until` must be a record's boundary, not beyond their end; `empty`: the
-    page has nothing yet, so that at least one record (or raw step) goes in, even over the limit."""
+    """Cut the page that begins inside these contiguous batches. `want.until` must be a record boundary, not beyond their end. `empty`:
+    the page has nothing yet, so it gets at least one record (or raw step), even over the limit."""
     assert want.until is not None
     to_record, to_byte = want.until
     index, record, byte = locate(batches, want.record, want.byte, whole_records=want.whole_records)
@@ -189,7 +189,7 @@ def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadP
     pieces: list[HotPiece | ColdPiece | Inherited] = []
     left = want.bytes_max
     while byte < to_byte or record < to_record:
-        if index == len(batches):  # only numbers that were jumped over are left
+        if index == len(batches):  # only skipped numbers are left
             record = record if pieces else to_record
             break
         batch = batches[index]
@@ -198,7 +198,7 @@ def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadP
                 break
             record = batch.record
         end = record_gaps.run_end(batches, index, bisect_right(batches, byte + min(left, to_byte - byte), index, key=_BYTE) - 1)
-        if end > index and byte == batch.byte:  # so many whole batches: the short way of long pages
+        if end > index and byte == batch.byte:  # add whole batches at once: the fast path of long pages
             pieces += [HotPiece(whole.record, whole.byte, whole.payload) for whole in batches[index:end]]
             index, record, empty = end, batches[end - 1].record + batches[end - 1].records, False
             left -= batches[end].byte - byte
@@ -227,7 +227,7 @@ def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadP
 
 
 def locate(batches: Sequence[HotBatch], record: int, byte: int, *, whole_records: bool) -> tuple[int, int, int]:
-    """(index of the batch, record, byte) where a page from this token begins. For AT_BYTE raw streams begin at the very byte."""
+    """Return (index of the batch, record, byte) where a page from this token begins. For AT_BYTE, raw streams begin at the exact byte."""
     if record == AT_BYTE:
         index = bisect_right(batches, byte, key=_BYTE) - 1
         batch = batches[index]
@@ -247,12 +247,12 @@ def locate(batches: Sequence[HotBatch], record: int, byte: int, *, whole_records
 
 
 def record_lengths(batch: HotBatch) -> Sequence[int]:
-    """The byte lengths of a batch's records; one number for a batch whose records cannot be told apart here."""
+    """Return the byte lengths of a batch's records; a single number if the batch has no record lengths."""
     return unpack(f"<{len(batch.lengths) // 4}I", batch.lengths) if batch.lengths else (len(batch.payload),)
 
 
 def _span_of(batch: HotBatch, record: int) -> tuple[int, int]:
-    """(begin, length) of a record inside its batch."""
+    """Return (begin, length) of a record inside its batch."""
     if not batch.lengths:
         return 0, len(batch.payload)
     lengths = record_lengths(batch)
@@ -261,7 +261,7 @@ def _span_of(batch: HotBatch, record: int) -> tuple[int, int]:
 
 
 def _record_at(batch: HotBatch, inner: int) -> tuple[int, int]:
-    """(record, where it begins) of the record that holds the batch's byte `inner`."""
+    """Return (record, its begin) for the record that holds the batch's byte `inner`."""
     if not batch.lengths:
         return batch.record, 0
     ends = list(accumulate(record_lengths(batch)))
@@ -270,7 +270,7 @@ def _record_at(batch: HotBatch, inner: int) -> tuple[int, int]:
 
 
 def _fit(batch: HotBatch, begin_in: int, end_in: int, want: Want, empty: bool) -> int:
-    """Where in the batch a page ends that has `want.bytes_max` bytes left, but not enough for all of it."""
+    """Return the end, in this batch, of a page with `want.bytes_max` bytes left, which are fewer than the rest of the batch."""
     limit = begin_in + want.bytes_max
     ends = [end for end in accumulate(record_lengths(batch)) if begin_in < end <= end_in]
     fitting = bisect_right(ends, limit)

@@ -1,4 +1,4 @@
-"""Replies: what applying a command answers. Refusals are values with a code; the HTTP front maps codes to statuses."""
+"""Replies to commands. Refusals are values with a code; the HTTP front end maps codes to statuses."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import msgspec
 
 
 class Code(enum.IntEnum):
-    """What became of a command. Below 20: applied or already so. From 20: refused, nothing changed."""
+    """The outcome of a command. Below 20: applied now or before. From 20: refused, and nothing changed."""
 
     OK = 0  # applied
-    DUPLICATE = 1  # a producer's repeat: applied before
-    EXISTS = 2  # create: the same configuration is there
+    DUPLICATE = 1  # a producer's retry: applied before
+    EXISTS = 2  # create: the stream exists with the same configuration
     CREATED = 3
     ALREADY_CLOSED = 4  # close-only on a closed stream
     NOT_FOUND = 20
@@ -34,22 +34,22 @@ class Code(enum.IntEnum):
     ATTEMPT_REFUSED = 34
     ATTEMPT_PENDING = 35  # another fork of the deleted name is unconfirmed: wait for its outcome
     TRIMMED = 36  # before the first kept record
-    HOT_LIMIT = 37  # too much not yet flushed: retry later; `detail`: whether the object store has no room
-    ACTIVE = 38  # expire: there was newer activity
-    NOT_YET = 39  # the precondition of an internal step is not there yet
-    DISK_FULL = 40  # the journal's disk has no room; reads go on
-    FENCED = 41  # a subscription's wake of an earlier generation, or a step that its state does not take
-    HELD = 42  # another worker has the lease
+    HOT_LIMIT = 37  # too much unflushed data: retry later; `detail`: True if the object store is full
+    ACTIVE = 38  # expire: the stream saw newer activity
+    NOT_YET = 39  # the precondition of an internal step does not hold yet
+    DISK_FULL = 40  # the journal's disk is full; reads continue
+    FENCED = 41  # a wake of an earlier generation, or an event that the subscription's state does not allow
+    HELD = 42  # another worker holds the lease
     TOO_MANY = 43  # the limit of subscriptions, or of their streams
-    OVER_HOT_BOUND = 44  # more than may ever be hot at once: `byte` of the reply is that bound
-    REFUSED = 45  # what would not fit the map of the cluster: `detail` says why
-    EVICTED = 46  # the state of a stream that this needs is in the object store: `Return` it, then again
+    OVER_HOT_BOUND = 44  # more than may ever be hot at once; the reply's `byte` is that bound
+    REFUSED = 45  # the change does not fit the cluster map: `detail` says why
+    EVICTED = 46  # the state of a stream is in the object store: `Return` it, then retry
     TOO_LARGE = 47  # more bytes than one append may have
-    STREAM_FAULTED = 48  # the stream's data is damaged: it is set aside
+    STREAM_FAULTED = 48  # the stream's data is damaged, and the stream is quarantined
 
 
 class Reply(msgspec.Struct, array_like=True, gc=False):
-    """The answer to one command, and the facts that a front puts into headers."""
+    """The reply to one command, with the facts that front ends put into headers."""
 
     code: int
     uid: int = 0
@@ -60,9 +60,9 @@ class Reply(msgspec.Struct, array_like=True, gc=False):
     producer_sequence: int = -1  # highest accepted
     expected_sequence: int = -1
     received_sequence: int = -1
-    first_record: int = -1  # of the batch appended (receipt); -1 when unknown
-    detail: Any = None  # what some commands return beside: documented with the command
+    first_record: int = -1  # of the appended batch (receipt); -1 when unknown
+    detail: Any = None  # additional result of some commands; documented with the command
 
 
 Done = Callable[[Reply | BaseException], None]
-"""Who is told, once, what became of a command: of one that was not applied, or whose outcome is unknown, the fault."""
+"""Called once with a command's outcome: the reply, or the error if the command failed or its outcome is unknown."""

@@ -1,8 +1,8 @@
-"""Commands that fit their types and make no sense: numbers that no rule, no index and no snapshot can work with, lengths that are none. Pure.
+"""Validation of commands that decode but carry impossible values: numbers out of range, or lengths that do not match the payload. Pure.
 
-Such a command is refused before it is proposed, and where a follower reads an entry, before it takes it (docs/decisions/0022): once committed, it
-would end every member that applies it. The bounds are wide. They let pass all that a release has ever proposed, also what a client asked for and
-a rule then refused; entries of a member's own journal are not judged.
+The leader rejects such a command before it proposes it, and a follower before it accepts the entry (docs/decisions/0022). Once
+committed, it would crash every member that applies it. The bounds are wide: they admit every command that any release has proposed,
+including client requests that a rule then refused. Entries of a member's own journal are not checked.
 """
 
 from __future__ import annotations
@@ -75,21 +75,21 @@ from polynya.stream.commands import (
 from polynya.stream.placement import NODE_NUMBER_MAX, REPLICAS_MAX
 
 Span = tuple[int, int]
-TIME_MAX = 253_402_300_799_999  # ms: the end of the year 9999, the last that can be written as a date
-_COUNTER: Span = (0, 2**62)  # records, bytes, terms: sums of two stay in 63 bits
+TIME_MAX = 253_402_300_799_999  # ms: the end of the year 9999, the last date that can be written
+_COUNTER: Span = (0, 2**62)  # records, bytes, terms: the sum of two fits in 63 bits
 _WORD: Span = (0, 2**32 - 1)
 _WIDE: Span = (0, 2**63 - 1)  # uids, which are never added to
-_ANY: Span = (-(2**63), 2**64 - 1)  # compared and no more: a client may have sent it
-_FROM_TAIL: Span = (-3, 2**62)  # positions with the special numbers below 0
+_ANY: Span = (-(2**63), 2**64 - 1)  # values that are only compared; a client may have sent them
+_FROM_TAIL: Span = (-3, 2**62)  # positions; special values are below 0
 _TIME: Span = (0, TIME_MAX)
-_DATE: Span = (-(2**53), 2**53)  # before 1970 as well
-_AMOUNT: Span = (0, 2**53)  # that a state adds up
+_DATE: Span = (-(2**53), 2**53)  # dates, including those before 1970
+_AMOUNT: Span = (0, 2**53)  # amounts that the state sums up
 _GROUP: Span = (0, GROUPS_MAX)
-_NODE: Span = (0, 2**31)  # the rules of the map say which numbers there are
+_NODE: Span = (0, 2**31)  # the cluster map's rules decide which numbers exist
 _REPLICAS: Span = (0, REPLICAS_MAX)
 _ENCODING: Span = (Encoding.BYTES, Encoding.JSON)
 
-# What the whole numbers of each struct may be.
+# Allowed range of each integer field, by struct.
 SPANS: dict[type, dict[str, Span]] = {
     Batch: {
         "encoding": _ENCODING,
@@ -102,7 +102,7 @@ SPANS: dict[type, dict[str, Span]] = {
     Producer: {"epoch": _WIDE, "sequence": _WIDE, "sequence_last": (-1, 2**63 - 1), "kind": (0, 1)},
     Retention: {"age_seconds": _AMOUNT, "bytes": _AMOUNT},
     Fork: {
-        "source_uid": (0, (GROUPS_MAX + 1 << 48) - 1),  # its group is sent a message
+        "source_uid": (0, (GROUPS_MAX + 1 << 48) - 1),  # its upper bits name the group that receives a message
         "record": _COUNTER,
         "byte": _COUNTER,
         "requested_sub_offset": _WIDE,
@@ -165,7 +165,7 @@ SPANS: dict[type, dict[str, Span]] = {
     MetaChange: {"version": _COUNTER},
     NodePromote: {"node": _NODE},
 }
-# What the numbers of each tuple in a list may be.
+# Allowed ranges of the numbers in each tuple of a list field.
 ROWS: dict[type, tuple[str, tuple[Span | None, ...]]] = {
     Touch: ("touches", (_WIDE, _TIME)),
     Trim: ("cuts", (_WIDE, _FROM_TAIL, _FROM_TAIL)),
@@ -178,7 +178,7 @@ ROWS: dict[type, tuple[str, tuple[Span | None, ...]]] = {
 
 
 def fault_of(command: Command) -> str:
-    """Why the command makes no sense; empty when it does."""
+    """Return why the command is invalid, or "" if it is valid."""
     if type(command) is Append:
         return "" if _is_plain(command) else _told(command)
     if type(command) is Bundle:
@@ -189,8 +189,8 @@ def fault_of(command: Command) -> str:
 
 
 def _is_plain(command: Append) -> bool:
-    """Whether it is one of nearly all appends, of which `_told` would say nothing. Appends are the hot path of leaders and followers: a shift
-    leaves nothing of numbers that have at most so many bits, and something of negative ones."""
+    """Report whether the append is of the common form, for which `_told` finds no fault. Appends are the hot path of leaders and
+    followers. A right shift leaves 0 if the number fits its bits, and a non-zero value if it is larger or negative."""
     batch, producer = command.batch, command.producer
     numbers = command.incarnation
     if producer is not None:
@@ -207,13 +207,14 @@ def _is_plain(command: Append) -> bool:
 
 
 def _fits(batch: Batch) -> bool:
-    """Whether the lengths are those of the records in the payload. Bytes have them too: a fork can begin with a part of a record, and a body."""
+    """Report whether the lengths match the records in the payload. Byte streams have lengths too: a fork can begin with part of a
+    record, then a body."""
     lengths = batch.lengths
     return len(lengths) == 4 * batch.records and sum(memoryview(lengths).cast("I")) == len(batch.payload)
 
 
 def _told(value: Any) -> str:
-    """What is wrong with a command, or with a struct in one."""
+    """Return the fault of a command or of a nested struct, or ""."""
     kind = type(value)
     for field, (low, high) in SPANS.get(kind, {}).items():
         number = getattr(value, field)
@@ -237,7 +238,7 @@ def _rows(kind: type, rows: list[tuple[Any, ...]]) -> str:
 
 
 def _first(values: Any) -> str:
-    """The first fault of several structs; None is none."""
+    """Return the first fault of several structs; None values are skipped."""
     return next((fault for fault in (_told(value) for value in values if value is not None) if fault), "")
 
 
@@ -287,7 +288,7 @@ def _announced(command: NodeAnnounce) -> str:
 
 
 def _place_of(peer: str) -> str:
-    """What is wrong with the place of a node, which others connect to; one without a place is not connected to."""
+    """Return the fault of a node's peer address, or "". An empty address is valid: nodes do not connect to it."""
     if not peer:
         return ""
     host, _, port = peer.rpartition(":")

@@ -1,1 +1,1 @@
-"""Rules of the commands: one module for each kind of change that a group's log can make."""
+"""The rules that apply commands: one module for each kind of change in a group's log."""

@@ -1,10 +1,11 @@
-"""Idle streams whose state is in the object store: what is left of them here, how they go, and how they come back (docs/decisions/0016).
+"""Eviction of idle streams to the object store: the stubs that stay in memory, and the commands that evict and return
+(docs/decisions/0016).
 
-The leader writes the states of many idle streams of its group into one immutable object, a *block*: it has the format and the life of a pack
-whose home group is their own. `Evict` names it, and a stream that is still as it was written gives up its state for a stub. `Return` brings
-states back through the log, so that no replica reads the store to apply anything.
+The leader writes the states of many idle streams of its group into one immutable object, a *block*. A block has the format and life
+cycle of a pack whose home group is their own. `Evict` names the block; each stream unchanged since the write is replaced by a stub.
+`Return` brings states back through the log, so replicas apply commands without reading the store.
 
-A stub has what lists, lookups and tables ask for. Evicted are only streams of which nothing else has to happen by itself: see `is_evictable`.
+A stub holds what lists, lookups and tables need. Only streams that need no background work are evicted: see `is_evictable`.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ _encode = msgspec.msgpack.encode
 
 
 class EvictedView(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What is kept in memory of an evicted stream, packed. Times but the first count from that one, in ms."""
+    """The packed stub of an evicted stream, kept in memory. `activity` and `oldest` are ms after `created_ms`."""
 
     uid: int
-    content_type: int | str  # a number: of `_TYPES`
+    content_type: int | str  # a number is an index of `_TYPES`
     encoding: int
     created_ms: int
     activity: int
@@ -66,19 +67,19 @@ class EvictedView(msgspec.Struct, array_like=True, frozen=True, gc=False):
     length: int
     crc: int
     oldest: int | None
-    table: int  # the uid of the table that has taken all of its records; 0: none ever took any
+    table: int  # the uid of the table that has taken all of its records; 0: no table ever has
 
 
 _stub = msgspec.msgpack.Decoder(EvictedView)
 _state = msgspec.msgpack.Decoder(Stream)
 
 
-# --- going -------------------------------------------------------------------------------------------------------------------------
+# --- evicting ----------------------------------------------------------------------------------------------------------------------
 
 
 def is_evictable(stream: Stream) -> bool:
-    """Whether nothing but a request can concern the stream: no hot bytes, no end in sight, no forks, no subscriptions, no retention of its own,
-    and no table that is behind."""
+    """Report whether only requests can change the stream: no hot bytes, expiry, forks, subscriptions or own retention, and no table that
+    lags."""
     return (
         stream.hot is None
         and stream.front is None
@@ -93,7 +94,7 @@ def is_evictable(stream: Stream) -> bool:
 
 
 def _is_taken(stream: Stream) -> bool:
-    """Whether all of its records are rows of tables, and these say so."""
+    """Report whether all records are rows of tables, with nothing pending or skipped in the claims."""
     claims = stream.tables or {}
     if any(claim.published != claim.claimed or claim.skipped or claim.skipping for claim in claims.values()):
         return False
@@ -101,7 +102,8 @@ def _is_taken(stream: Stream) -> bool:
 
 
 def mark_of(stream: Stream) -> int:
-    """What tells whether anything of an evictable stream has changed. The fields are named one by one: every release finds the same."""
+    """Return a checksum that detects any change of an evictable stream. Fields are listed explicitly, so that every release computes the
+    same."""
     claims = [(table, claim.published, claim.claimed, claim.job) for table, claim in (stream.tables or {}).items()]
     tail = (stream.next_record, stream.next_byte, stream.first_record, stream.first_byte)
     return int(
@@ -124,14 +126,15 @@ def mark_of(stream: Stream) -> int:
 
 
 def state_of(stream: Stream) -> bytes:
-    """The whole state, as a snapshot has it."""
+    """Return the whole state, as encoded in a snapshot."""
     assert stream.hot is None
     return _encode(stream)
 
 
 def apply_evict(machine: Machine, command: Evict, place: int) -> Reply:
-    """Those that are still as they were written."""
-    machine.level = max(machine.level, level_of(Evict))  # of a node by itself: an earlier release must not read what is written from now on
+    """Evict the streams that are unchanged since their state was written."""
+    # A standalone node gets no `SetLevel`: an earlier release must not read data written from now on.
+    machine.level = max(machine.level, level_of(Evict))
     reply = machine.take_slots(command.pack, machine.group, command.now_ms, (_evict(machine, command, slot) for slot in command.slots))
     machine.make_small(len(reply.detail))
     return reply
@@ -176,17 +179,17 @@ def _packed(stream: Stream, where: Evicted) -> bytes:
     )
 
 
-# --- away --------------------------------------------------------------------------------------------------------------------------
+# --- evicted -----------------------------------------------------------------------------------------------------------------------
 
 
 def stub_of(machine: Machine, name: str) -> EvictedView | None:
-    """Of an evicted stream."""
+    """Return the stub of an evicted stream, or None."""
     data = machine.evicted.get(name)
     return None if data is None else _stub.decode(data)
 
 
 def stubs(machine: Machine) -> Iterator[tuple[str, EvictedView]]:
-    """Of all that are evicted when this is called and still are when it is their turn, with their names."""
+    """Yield the names and stubs of all evicted streams; those that return during the iteration are skipped."""
     for name in list(machine.evicted):
         stub = stub_of(machine, name)
         if stub is not None:
@@ -194,7 +197,7 @@ def stubs(machine: Machine) -> Iterator[tuple[str, EvictedView]]:
 
 
 def ghost_of(machine: Machine, name: str) -> Stream | None:
-    """What is known of an evicted stream without its state: its facts, its tail, and in `front` where the rest is."""
+    """Return an evicted stream as known without its state: facts, tail, and the location of the state in `front`."""
     stub = stub_of(machine, name)
     return None if stub is None else _ghost(name, stub)
 
@@ -221,34 +224,34 @@ def _ghost(name: str, stub: EvictedView) -> Stream:
 
 
 def stream_or_ghost(machine: Machine, key: int | str) -> Stream | None:
-    """What there is here of a stream, by its uid; of one that is evicted by its name."""
+    """Return a stream by uid, or an evicted one by name (without its state), or None."""
     return machine.by_uid.get(key) if isinstance(key, int) else ghost_of(machine, key)
 
 
 def ghosts(machine: Machine) -> Iterator[Stream]:
-    """As by `stubs`."""
+    """Yield all evicted streams without their states, as `stubs` does."""
     return (_ghost(name, stub) for name, stub in stubs(machine))
 
 
 def where_of(stream: Stream) -> Evicted | None:
-    """Where the state is of a stream as `ghost_of` gives it; None for one that has its state."""
+    """Return the location of an evicted stream's state, or None for a stream that is not evicted."""
     return None if stream.front is None else stream.front.evicted
 
 
 def adopt(machine: Machine, ghost: Stream, where: Evicted) -> None:
-    """An evicted stream, as a snapshot has it."""
+    """Add an evicted stream from a snapshot."""
     machine.evicted[ghost.name] = _packed(ghost, where)
 
 
 def slice_of(machine: Machine, ghost: Stream) -> ColdSlice:
-    """The state's place as that of any bytes in a pack."""
+    """Return the location of the evicted state as a slice of a pack."""
     where = where_of(ghost)
     assert where is not None, "its state is here"
     return ColdSlice(0, 0, 1, where.length, machine.pack_keys[where.pack], where.offset, where.length, where.crc)
 
 
 def whole_of(ghost: Stream, state: bytes) -> Stream:
-    """The stream again. Raises CorruptData when `state` is not the one that was put away."""
+    """Decode an evicted stream from its state. Raises CorruptData when `state` is not the one that was evicted."""
     where = where_of(ghost)
     assert where is not None, "its state is here"
     if crc32c(state) != where.crc:
@@ -260,14 +263,14 @@ def whole_of(ghost: Stream, state: bytes) -> Stream:
     if stream.uid != ghost.uid:
         raise CorruptData(f"the state of the stream {spelled_name(ghost.name)} in the object store is that of another one")
     stream.name, stream.content_type = ghost.name, ghost.content_type
-    stream.next_record, stream.next_byte = ghost.next_record, ghost.next_byte  # a new history has jumped over numbers
-    if ghost.tables is None:  # … and begun its tables anew
+    stream.next_record, stream.next_byte = ghost.next_record, ghost.next_byte  # a restored history has skipped numbers
+    if ghost.tables is None:  # … and reset its tables
         stream.tables = None
     return stream
 
 
 def needed_by(machine: Machine, command: Command) -> Iterator[str]:
-    """The evicted streams whose states this command needs. `ClaimRanges` can do without, and takes less then."""
+    """Yield the evicted streams whose states this command needs. `ClaimRanges` works without them, but claims less."""
     evicted = machine.evicted
     if isinstance(command, _NAMED):
         names: Iterator[str] = iter((command.name,))
@@ -300,15 +303,15 @@ def _claimed_by(machine: Machine, command: ClaimRanges) -> Iterator[str]:
 
 
 def lags(stub: EvictedView, table: int) -> bool:
-    """Whether the stream has records that this table has yet to take: only a stream that no table ever had does."""
+    """Report whether this table has records of the stream yet to read: true only if no table ever claimed it."""
     return stub.table == 0 and stub.oldest is not None
 
 
-# --- coming back -------------------------------------------------------------------------------------------------------------------
+# --- returning ---------------------------------------------------------------------------------------------------------------------
 
 
 def apply_return(machine: Machine, command: Return, place: int) -> Reply:
-    """Those that are evicted still, and as they were put away. Repeating it changes nothing."""
+    """Return the states that match a stub here to memory. Idempotent."""
     return Reply(Code.OK, detail=[at for at, state in enumerate(command.states) if _return(machine, state, command.now_ms)])
 
 

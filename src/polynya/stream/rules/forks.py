@@ -1,7 +1,7 @@
-"""Forks: two groups' dance of idempotent commands (F17). Here are the steps of each side; a coordinator outside takes them.
+"""Forks: a protocol of idempotent commands between two groups. The rules of both sides are here; an outside coordinator drives them.
 
-The source's group pins the fork point, the target's group creates, the source's group confirms. Whoever gives up first has the target's
-group refuse the attempt, and only then unpins. A fork that goes sends its unpin through the outbox.
+The source's group pins the fork point, the target's group creates, the source's group confirms. To give up, first have the target's
+group refuse the attempt, and only then unpin. A deleted fork sends its unpin through the outbox.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ForkPoint(msgspec.Struct, frozen=True, gc=False):
-    """The boundary where a fork begins, and how many bytes of the record there are its first record."""
+    """The boundary where a fork begins, plus `prefix`: the inherited bytes of the record there."""
 
     record: int
     byte: int
@@ -33,10 +33,10 @@ class ForkPoint(msgspec.Struct, frozen=True, gc=False):
 
 
 def apply_pin_source(machine: Machine, command: PinSource, place: int) -> Reply:
-    """The reply's detail: [record, byte, content type, encoding, TTL seconds, Expires-At ms, depth of the fork, prefix bytes, first record
-    kept that the fork inherits, its byte].
+    """Pin the fork point. The reply's detail: [record, byte, content type, encoding, TTL seconds, Expires-At ms, depth of the fork,
+    prefix bytes, first kept record that the fork inherits, its byte].
 
-    NOT_YET: the point lies in cold slices or in an ancestor; find the record's boundary by reading, and ask again with `resolved`."""
+    NOT_YET: the point lies in cold slices or in an ancestor. Read the stream to find the record's boundary, then retry with `resolved`."""
     stream = machine.streams.get(command.name)
     if stream is None:
         return machine.absent(command.name)
@@ -83,7 +83,7 @@ def _depth(stream: Stream) -> int:
 
 
 def fork_point(stream: Stream, record: int, byte: int, sub_offset: int) -> ForkPoint | ReadRefused | None:
-    """Where a fork at this token (record -1: the tail) and sub-offset begins; None when that cannot be told from what is in memory."""
+    """Return where a fork at this token (record -1: the tail) and sub-offset begins, or None if memory alone cannot tell."""
     tail = (stream.next_record, stream.next_byte)
     if record < 0:
         record, byte = tail
@@ -91,7 +91,7 @@ def fork_point(stream: Stream, record: int, byte: int, sub_offset: int) -> ForkP
         return ReadRefused(Code.OFFSET_BEYOND_TAIL, *tail)
     if record < stream.first_record:
         if not (record or byte or sub_offset):
-            return ForkPoint(0, 0)  # a fork that inherits nothing, whatever is kept
+            return ForkPoint(0, 0)  # this fork inherits nothing, so trimming does not matter
         return ReadRefused(Code.TRIMMED, stream.first_record, stream.first_byte)
     record, byte = record_gaps.behind(stream, stream.cold, (record, byte), tail)
     if sub_offset and stream.encoding != Encoding.BYTES:
@@ -108,7 +108,7 @@ def fork_point(stream: Stream, record: int, byte: int, sub_offset: int) -> ForkP
 
 
 def _boundary(stream: Stream, record: int, byte: int) -> ForkPoint | None:
-    """The point of a token's record number; `byte` counts only as a raw step inside that record."""
+    """Return the point of a token's record number; `byte` counts only as a raw step inside that record."""
     if record == stream.next_record:
         return ForkPoint(record, stream.next_byte)
     if not stream.hot or record < stream.hot[0].record:
@@ -121,7 +121,7 @@ def _boundary(stream: Stream, record: int, byte: int) -> ForkPoint | None:
 
 
 def _known_byte(stream: Stream, record: int) -> int | None:
-    """Where a record begins, if that is known without its bytes."""
+    """Return where a record begins, if known without its bytes."""
     own = next((byte for known, byte in _own_boundaries(stream) if known == record), None)
     return index.byte_of(stream.cold, record) if own is None else own
 
@@ -134,7 +134,7 @@ def _own_boundaries(stream: Stream) -> list[tuple[int, int]]:
 
 
 def _at_byte(stream: Stream, position: int) -> ForkPoint | None:
-    """The point of a byte position of a raw stream: the record that holds it, and how much of it."""
+    """Return the point of a byte position of a raw stream: the record that holds it, and the bytes before it."""
     if position == stream.next_byte:
         return ForkPoint(stream.next_record, position)
     if stream.hot and position >= stream.hot[0].byte:
@@ -164,7 +164,7 @@ def apply_unpin(machine: Machine, command: Unpin, place: int) -> Reply:
     machine.changes.streams.add(stream.uid)
     machine.unconfirmed.pop(command.attempt, None)
     reply = tail_reply(Code.OK, stream)
-    if any(_covers(other, pin) for other in reversed(stream.pins.values())):  # the usual case, and a stream may have very many forks
+    if any(_covers(other, pin) for other in reversed(stream.pins.values())):  # the usual case; a stream may have very many forks
         return reply
     if not stream.pins:
         stream.pins = None
@@ -178,12 +178,13 @@ def apply_unpin(machine: Machine, command: Unpin, place: int) -> Reply:
 
 
 def _covers(other: Pin, pin: Pin) -> bool:
-    """Whether all that a pin holds is held by another one."""
+    """Report whether another pin holds everything that `pin` holds."""
     return other.first_record <= pin.first_record and other.record + (other.prefix > 0) >= pin.record + (pin.prefix > 0)
 
 
 def apply_refuse_attempt(machine: Machine, command: RefuseAttempt, place: int) -> Reply:
-    """EXISTS: the attempt had created the fork, which is there. OK: it will never create it (or the fork came and went)."""
+    """Refuse a fork attempt for good. EXISTS: the attempt created the fork, which exists. OK: it will never create it, or the fork was
+    deleted."""
     stream = machine.streams.get(command.name)
     if stream is not None and stream.fork is not None and stream.fork.attempt == command.attempt:
         return tail_reply(Code.EXISTS, stream)

@@ -1,4 +1,4 @@
-"""How streams end: TTL and Expires-At, deletion, what a stream lets go of when it goes."""
+"""The end of streams: TTL and Expires-At, deletion, and releasing a deleted stream's resources."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from polynya.stream.subscriptions.links import forget_stream
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
 
-TOUCH_GRACE_MS_MAX = 60_000  # reads extend a sliding TTL, and are logged at least this often (F14)
+TOUCH_GRACE_MS_MAX = 60_000  # reads extend a sliding TTL, and are logged at least this often
 
 
 def is_expired(stream: Stream, now_ms: int, touched_ms: int = 0) -> bool:
-    """Whether the stream's time is over. `touched_ms`: a read that is not yet in the log."""
+    """Report whether the stream has expired. `touched_ms`: a read that is not yet in the log."""
     if stream.expires_at_ms is not None:
         return now_ms >= stream.expires_at_ms
     if stream.ttl_seconds is None:
@@ -29,7 +29,7 @@ def is_expired(stream: Stream, now_ms: int, touched_ms: int = 0) -> bool:
 
 
 def is_surely_expired(stream: Stream, now_ms: int) -> bool:
-    """Expired even if it was read as late as a read may be without being in the log."""
+    """Report whether the stream has expired even if it was read as late as an unlogged read can be."""
     ttl_seconds = stream.ttl_seconds
     if ttl_seconds is None:
         return stream.expires_at_ms is not None and now_ms >= stream.expires_at_ms
@@ -37,7 +37,7 @@ def is_surely_expired(stream: Stream, now_ms: int) -> bool:
 
 
 def tail_reply(code: Code, stream: Stream) -> Reply:
-    """A reply that names the stream and its tail."""
+    """Return a reply with the stream's uid and tail."""
     return Reply(code, stream.uid, stream.next_record, stream.next_byte, stream.closed)
 
 
@@ -93,7 +93,7 @@ def let_go(machine: Machine, stream: Stream, now_ms: int) -> None:
 
 
 def cut_to_pins(machine: Machine, stream: Stream, now_ms: int) -> None:
-    """Of a soft-deleted stream only what its forks inherit is kept; its tail is then the end of that."""
+    """Cut a soft-deleted stream to the records that its forks inherit; its tail becomes their end."""
     assert stream.deleted
     assert stream.pins
     needed = max(pin.record + (pin.prefix > 0) for pin in stream.pins.values())
@@ -116,7 +116,7 @@ def cut_to_pins(machine: Machine, stream: Stream, now_ms: int) -> None:
 
 
 def remove(machine: Machine, stream: Stream, now_ms: int) -> None:
-    """Forget a stream that nothing needs: its payload, its share of packs, its pin on a source."""
+    """Remove a stream that nothing needs: its payload, its references to packs, its pin on a source."""
     assert not stream.pins
     del machine.streams[stream.name]
     del machine.by_uid[stream.uid]
@@ -131,6 +131,6 @@ def remove(machine: Machine, stream: Stream, now_ms: int) -> None:
     fork = stream.fork
     if fork is None:
         return
-    machine.refuse_attempt(fork.attempt)  # this attempt has happened: a late repeat of it must not create the fork again
+    machine.refuse_attempt(fork.attempt)  # the attempt succeeded: a late repeat must not create the fork again
     if stream.front is None or not stream.front.detached:
         machine.send(fork.source_uid >> 48, Unpin(fork.source_uid, fork.attempt, now_ms))

@@ -1,4 +1,4 @@
-"""What the meta group keeps for all nodes under names: settings that many may change, each time from what they have seen last. Pure."""
+"""Cluster-wide settings in the meta group, changed by compare-and-swap on a scope's version. Pure."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def apply_meta_change(machine: Machine, command: MetaChange, place: int) -> Repl
 
 
 def version_of(meta: dict[str, bytes], scope: str) -> int:
-    """How often something of the scope was changed; -1 where its name has a value that is no number."""
+    """Return the number of changes to the scope so far, or -1 if its name holds a value that is no number."""
     value = meta.get(scope, b"0")
     return int(value) if value.isdigit() and len(value) <= 20 else -1
 
 
 def values_of(meta: dict[str, bytes], scope: str) -> dict[str, bytes]:
-    """What is there, by key."""
+    """Return the settings of a scope, by key."""
     begin = f"{scope}/"
     return {name.removeprefix(begin): value for name, value in meta.items() if name.startswith(begin)}
 

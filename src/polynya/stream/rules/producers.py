@@ -1,8 +1,8 @@
-"""Idempotent producers: one packed state each (F16), and the rules that judge a sequence.
+"""Idempotent producers: one packed state each, and the rules that judge a sequence.
 
-A state is `bytes`: epoch, last sequence, time of the last append (three i64), then up to five receipts, newest first: first and last
-sequence, first record (i64 each, -1 when nothing was appended), records (u32). A stream keeps its states in a dict whose order is the
-order of their last appends, so that the longest idle is the first.
+A state is `bytes`: epoch, last sequence, time of the last append (three i64), then up to five receipts, newest first. A receipt has
+first and last sequence, first record (i64 each, -1 when nothing was appended), records (u32). A stream keeps its states in a dict
+ordered by last append, so the longest idle is the first.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _EPOCH_AND_LAST = Struct("<qq")
 _RECEIPT = Struct("<qqqI")
 _NEW = Struct("<qqqqqqI")  # a state and its newest receipt
 _HEAD_END = _STATE.size
-_KEPT_END = _STATE.size + (PRODUCER_RECEIPTS - 1) * _RECEIPT.size  # what survives of the receipts when one is put before them
+_KEPT_END = _STATE.size + (PRODUCER_RECEIPTS - 1) * _RECEIPT.size  # where the receipts end that are kept when a new one goes before them
 
 
 def producer_key(producer: Producer) -> str:
-    """The key of a producer in its stream: (kind, id). No HTTP id holds NUL."""
+    """Return the producer's key in its stream: (kind, id). HTTP ids contain no NUL."""
     return producer.id if producer.kind == 0 else f"{producer.kind}\0{producer.id}"
 
 
 def judge_producer(stream: Stream, producer: Producer, now_ms: int) -> Reply | None:
-    """The refusal or the repeat that this tuple is, or None when it is the next one. Changes nothing."""
+    """Return the refusal or the duplicate reply for this tuple, or None if it is the next one. Changes nothing."""
     states = stream.producers
     state = states.get(producer.id if producer.kind == 0 else producer_key(producer)) if states else None
     if state is None:
@@ -70,7 +70,7 @@ def _refusal(stream: Stream, code: Code, producer: Producer, known: tuple[int, i
 
 
 def repeat_of(stream: Stream, producer: Producer) -> Reply:
-    """The answer to a tuple that was applied before: the highest sequence, and where the batch went if its receipt is still here."""
+    """Return the reply for a tuple applied before: the highest sequence, and the batch's first record if its receipt is still kept."""
     assert stream.producers is not None
     state = stream.producers[producer_key(producer)]
     epoch, last, _ = _STATE.unpack_from(state)
@@ -92,9 +92,9 @@ def repeat_of(stream: Stream, producer: Producer) -> Reply:
 
 
 def accept_producer(stream: Stream, producer: Producer, now_ms: int, record: int, records: int) -> Reply | None:
-    """Judge a tuple and, when it is the next one, log it as applied to `records` records from `record` (0 from -1: a bare close).
+    """Judge a tuple. If it is the next one, record it as applied to `records` records from `record` (0 from -1: a bare close).
 
-    Returns the refusal or the repeat that it is, having changed nothing; else None."""
+    Returns the refusal or the duplicate reply, having changed nothing; else None."""
     sequence = producer.sequence
     epoch = producer.epoch
     key = producer.id if producer.kind == 0 else producer_key(producer)
@@ -114,24 +114,24 @@ def accept_producer(stream: Stream, producer: Producer, now_ms: int, record: int
     if known is None:
         _make_room(states, now_ms)
     elif len(states) > 1:
-        del states[key]  # and put back: it moves to the end
+        del states[key]  # re-inserted below, at the end
     states[key] = head if known is None or sequence == 0 else head + known[_HEAD_END:_KEPT_END]
     return None
 
 
 def last_of(producer: Producer) -> int:
-    """The highest sequence of a tuple."""
+    """Return the highest sequence of a tuple."""
     return producer.sequence if producer.sequence_last < 0 else producer.sequence_last
 
 
 def _idle_ms(states: dict[str, bytes], now_ms: int) -> int:
-    """How long the longest idle producer has been idle."""
+    """Return how long the longest idle producer has been idle."""
     active_ms: int = _STATE.unpack_from(next(iter(states.values())))[2]
     return now_ms - active_ms
 
 
 def _make_room(states: dict[str, bytes], now_ms: int) -> None:
-    """Forget those idle for longer than the promise, and one more when the stream is full of them."""
+    """Evict producers idle beyond the guaranteed time, and one more if the stream is at its limit."""
     while states and _idle_ms(states, now_ms) >= PRODUCER_IDLE_MS:
         del states[next(iter(states))]
     if len(states) >= PRODUCERS_PER_STREAM_MAX:
@@ -140,8 +140,8 @@ def _make_room(states: dict[str, bytes], now_ms: int) -> None:
 
 
 def cut_receipts(states: dict[str, bytes] | None, record: int) -> dict[str, bytes] | None:
-    """As if nothing from `record` on had been appended: receipts for it go, and the last sequence of each is what is left. A producer
-    of which nothing is left is unknown."""
+    """Undo the appends of `record` and later: drop their receipts, and lower each last sequence. A producer with nothing left becomes
+    unknown."""
     kept: dict[str, bytes] = {}
     for key, state in (states or {}).items():
         epoch, last, active_ms = _STATE.unpack_from(state)

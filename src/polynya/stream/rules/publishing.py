@@ -1,5 +1,4 @@
-"""The object tier's commands: slices of packs take the place of hot batches and of smaller slices, and packs are counted down to their
-end (F18, F19, F20)."""
+"""The object tier's commands: pack slices replace hot batches and smaller slices; home groups count down the references to packs."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ _RECORD = attrgetter("record")
 
 
 def apply_publish_slices(machine: Machine, command: PublishSlices, place: int) -> Reply:
-    """Take what fits the index now. What is stale, repeated out of order or of a pack already released is left out and so reported."""
+    """Accept the slices that fit the index now. The reply omits slices that are stale, repeated out of order, or in a released pack."""
     taken = (_publish(machine, command, uid, cold) for uid, cold in command.slices)
     return machine.take_slots(command.pack, command.home_group, command.now_ms, taken)
 
@@ -51,7 +50,7 @@ def _publish(machine: Machine, command: PublishSlices, uid: int, cold: ColdSlice
 
 
 def _is_known(machine: Machine, stream: Stream, cold: ColdSlice) -> bool:
-    """Whether the index has this very slice, or the past that is kept for forks."""
+    """Report whether the index, or the past kept for forks, already has this slice."""
     entries = machine.whole_index_of(stream)
     at = index.holding(entries.data, cold.record)
     if at < 0:
@@ -61,7 +60,7 @@ def _is_known(machine: Machine, stream: Stream, cold: ColdSlice) -> bool:
 
 
 def _covered(stream: Stream, cold: ColdSlice) -> int:
-    """How many of the first hot batches the slice is, to the byte; 0 when it is not exactly a run of them."""
+    """Return how many of the first hot batches the slice covers exactly, to the byte; 0 if it is not such a run."""
     hot = stream.hot
     if not hot or (cold.record, cold.byte) != (hot[0].record, hot[0].byte):
         return 0
@@ -75,7 +74,7 @@ def _covered(stream: Stream, cold: ColdSlice) -> int:
 
 
 def apply_replace_slices(machine: Machine, command: ReplaceSlices, place: int) -> Reply:
-    """Take what stands for whole entries that are there now. The rest is left out and so reported, as by `apply_publish_slices`."""
+    """Accept the slices that replace whole present entries. The reply omits the others, as in `apply_publish_slices`."""
     taken = (_replace(machine, command, uid, cold) for uid, cold in command.replacements)
     return machine.take_slots(command.pack, command.home_group, command.now_ms, taken)
 
@@ -102,7 +101,7 @@ def _replace(machine: Machine, command: ReplaceSlices, uid: int, cold: ColdSlice
 
 
 def _entries_of(machine: Machine, stream: Stream, cold: ColdSlice) -> tuple[int, int] | None:
-    """Which entries the slice is, to the record and byte: from one to before another; None when it is not exactly some of them."""
+    """Return the range of entries that the slice covers exactly, to the record and byte, or None."""
     begin, end = index.first_from(stream.cold, cold.record), index.first_from(stream.cold, cold.record + cold.records)
     if begin == end:
         return None
@@ -114,7 +113,7 @@ def _entries_of(machine: Machine, stream: Stream, cold: ColdSlice) -> tuple[int,
 
 
 def _crosses_a_claim(stream: Stream, cold: ColdSlice) -> bool:
-    """Whether a table's claim begins or ends inside: a slice is in one job, or in none."""
+    """Report whether a table's claim begins or ends inside the slice: a slice belongs to one job, or to none."""
     end = cold.record + cold.records
     return any(cold.record < bound < end for claim in (stream.tables or {}).values() for bound in (claim.published, claim.claimed))
 
@@ -129,7 +128,7 @@ def apply_pack_written(machine: Machine, command: PackWritten, place: int) -> Re
 
 
 def apply_release_pack(machine: Machine, command: ReleasePack, place: int) -> Reply:
-    """The last release condemns the pack; the reply's detail is the time of that, or 0."""
+    """Release one group's hold; the last release condemns the pack. The reply's detail is the time it was condemned, or 0."""
     pack = machine.packs.get(command.pack)
     if pack is None:
         return Reply(Code.NOT_FOUND, detail=0)

@@ -1,4 +1,4 @@
-"""Retention: what of a stream is kept by itself, and which boundary that makes the first. Pure; the shell proposes the trims."""
+"""Retention: which records a stream keeps automatically, and the resulting first boundary. Pure; the retention job proposes the trims."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from polynya.stream.machine import Machine
 
 _SLACK_BYTES_MIN = 64 * KIB
-ENTRIES_MAX = 4096  # of an index that go at once: letting go of them blocks the loop
+ENTRIES_MAX = 4096  # index entries to trim at once: releasing them blocks the event loop
 
 
 class RetentionCut(msgspec.Struct, frozen=True, gc=False):
-    """What retention asks of a stream: `boundary` is the first one to be kept, found without reading anything (None: the one there is).
-    `entries`: how many of the index go with it. Inside a slice, a batch or what a fork inherits more is left behind it than should be: records
-    older than `inside_ms`, or those before the one that holds `inside_byte`; 0 none."""
+    """The result of applying a retention policy to a stream. `boundary` is the new first boundary, found without reads (None:
+    unchanged). `entries` is the number of index entries trimmed with it. `inside_ms` and `inside_byte` ask for a cut inside a piece,
+    which must be read. The cut drops records older than `inside_ms`, or before the one that holds `inside_byte`; 0: no cut."""
 
     boundary: Boundary | None = None
     entries: int = 0
@@ -61,7 +61,7 @@ def apply_bucket_retention(machine: Machine, command: BucketRetention, place: in
 
 
 def set_retention(machine: Machine, stream: Stream, retention: Retention | None) -> None:
-    """Give the stream a retention of its own, or take it away."""
+    """Set or (None) clear the stream's own retention."""
     if retention is not None:
         front_of(stream).retention = retention
         machine.retaining[stream.uid] = stream
@@ -72,12 +72,12 @@ def set_retention(machine: Machine, stream: Stream, retention: Retention | None)
 
 
 def retention_of(stream: Stream) -> Retention | None:
-    """The stream's own."""
+    """Return the stream's own retention, or None."""
     return stream.front.retention if stream.front is not None else None
 
 
 def cut_of(stream: Stream, retention: Retention, now_ms: int) -> RetentionCut:
-    """What may go now: whole slices and hot batches of which nothing needs to be kept; and what must be read to tell."""
+    """Return which whole slices and hot batches may go now, and which cut needs a read."""
     found = (stream.first_record, stream.first_byte)
     inside_ms = inside_byte = 0
     if retention.bytes is not None and stream.next_byte - stream.first_byte > retention.bytes:
@@ -99,8 +99,8 @@ def cut_of(stream: Stream, retention: Retention, now_ms: int) -> RetentionCut:
 
 
 def is_due(ghost: Stream, retention: Retention, now_ms: int) -> bool:
-    """Whether an evicted stream has to be looked at. What idle streams have too many bytes of was cut before they went: only another retention
-    finds more."""
+    """Report whether an evicted stream must be checked. Its excess bytes were trimmed before eviction; only a changed retention can find
+    more."""
     where = where_of(ghost)
     if where is None or where.oldest_ms is None:
         return False
@@ -110,7 +110,7 @@ def is_due(ghost: Stream, retention: Retention, now_ms: int) -> bool:
 
 
 def _is_young(stream: Stream, before_ms: int) -> bool:
-    """Whether all that is stored is: the usual case, asked of every stream in turn."""
+    """Report whether all stored records are young enough. This is the usual case, checked on every stream in turn."""
     if stream.fork is not None and stream.first_record < stream.fork.record:
         return False
     if stream.cold is not None:
@@ -119,17 +119,17 @@ def _is_young(stream: Stream, before_ms: int) -> bool:
 
 
 def slack_ms(retention: Retention) -> int:
-    """How much older than its age records may be that share a slice with younger ones: it has to be read to tell them apart."""
+    """Return how far records may exceed their age when they share a slice with younger ones. Separating them needs a read."""
     return max(1000, (retention.age_seconds or 0) * 250)
 
 
 def slack_bytes(kept: int) -> int:
-    """How much more than should be kept may be, in a piece that has to be read to be told apart."""
+    """Return how many excess bytes may remain in a piece that must be read to cut it."""
     return max(_SLACK_BYTES_MIN, kept // 4)
 
 
 def _records_at(stream: Stream, at: Boundary) -> int:
-    """How many records the piece has from its record at `at` on."""
+    """Return the number of records in the piece from its record at `at` on."""
     hot = stream.hot
     if hot and at[0] >= hot[0].record:
         batch = hot[bisect_right(hot, at[0], key=lambda each: each.record) - 1]
@@ -141,7 +141,7 @@ def _records_at(stream: Stream, at: Boundary) -> int:
 
 
 def _last_boundary_before_byte(stream: Stream, byte: int) -> Boundary:
-    """The last one whose byte is `byte` or less: of a hot batch, a slice, or the fork point."""
+    """Return the last piece boundary at or before stream position `byte`: a hot batch, a slice, or the fork point."""
     if byte >= stream.next_byte:
         return stream.next_record, stream.next_byte
     hot = stream.hot
@@ -156,10 +156,10 @@ def _last_boundary_before_byte(stream: Stream, byte: int) -> Boundary:
 
 
 def _first_boundary_reaching(stream: Stream, time_ms: int) -> Boundary:
-    """The one before which everything was appended before `time_ms`."""
+    """Return where the first piece with an append at `time_ms` or later begins; everything before it is older."""
     number = index.first_reaching(stream.cold, time_ms)
     if number == 0 and stream.fork is not None and stream.created_ms >= time_ms:
-        return 0, 0  # some of what is inherited may be as young
+        return 0, 0  # some inherited records may be as young
     if stream.cold is not None and number < index.count(stream.cold):
         return index.begin_of(stream.cold, number)
     hot = stream.hot or []
@@ -168,13 +168,13 @@ def _first_boundary_reaching(stream: Stream, time_ms: int) -> Boundary:
 
 
 def _first_time(stream: Stream, at: Boundary) -> int | None:
-    """A time before which the record at this boundary was surely not appended later; None when nothing lies behind the boundary, or it is
-    the time of a hot batch."""
+    """Return a lower bound of the append time of the record at this boundary. None: nothing lies behind it, or the record is in a hot
+    batch."""
     record = at[0]
     if record >= stream.next_record or (stream.hot and record >= stream.hot[0].record):
         return None
     if stream.fork is not None and record < stream.fork.record:
-        return 0  # known to the source alone
+        return 0  # only the source knows the time
     if stream.cold is None:
         return None
     return index.time_ms_first(stream.cold, max(0, index.holding(stream.cold, record)))

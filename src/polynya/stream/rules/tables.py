@@ -1,10 +1,10 @@
-"""Tables: which records a table's job may take (in the streams' groups), and which job a table has reached (in the meta group; F23, F26).
+"""Tables: the records that a table's job may read (in the streams' groups), and the job that a table has reached (in the meta group).
 
-A job opens in the meta group, then claims in every group, then commits in the meta group by one compare-and-swap. A claim of a
-committed job is published; a claim of a job that never committed is made anew by the next one. The next job's claim command decides
-which, from the number of the last committed job: so nothing has to be sent back to the groups after a commit, and a crash anywhere
-leaves nothing to repair. Both rest on this: a job is given to a driver only after every group has applied its `ClaimRanges`,
-and from then on (`planned`) the job claims nothing more. A planner that dies before that leaves a job that the next one abandons.
+A job opens in the meta group, then claims in every group, then commits in the meta group by one compare-and-swap. The next job's claim
+command carries the number of the last committed job, and resolves earlier claims by it. Claims of a committed job become published;
+claims of a job that never committed are made again. So nothing has to be sent back to the groups after a commit, and a crash needs no
+repair. Both rest on one rule: a driver gets a job only after every group has applied its `ClaimRanges`. From then on (`planned`) the job
+claims nothing more. If a planner dies earlier, the next one abandons its job.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from polynya.stream.state.model import Stream, TableClaim
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
 
-LAG_STREAMS = 512  # looked at in one go: some milliseconds
+LAG_STREAMS = 512  # streams scanned between two yields: some milliseconds
 
 
 class Table(msgspec.Struct, array_like=True, gc=False):
-    """A table as the meta group keeps it. Pointers are object keys of Iceberg metadata, "" before the first commit."""
+    """A table in the meta group. Pointers are object keys of Iceberg metadata, "" before the first commit."""
 
     uid: int
     name: str
     prefix: str  # of canonical stream names
     created_ms: int
-    job: int = 0  # the last one that was opened
-    committed: int = 0  # the last one that committed; an open job is `job` when it is larger and not abandoned
+    job: int = 0  # the last opened job
+    committed: int = 0  # the last committed job; `job` is open if it is larger and not abandoned
     abandoned: bool = False
-    planned: bool = False  # every group has claimed for the open job: its ranges never change any more
+    planned: bool = False  # every group has claimed for the open job: its ranges are final
     opened_ms: int = 0
     main: str = ""
     dlq: str = ""
-    attempt: str = ""  # of the last commit: its repeat succeeds
+    attempt: str = ""  # of the last commit: a repeat of it succeeds
     committed_ms: int = 0
     rows: int = 0
     dlq_rows: int = 0
@@ -62,19 +62,19 @@ class ClaimedRange(msgspec.Struct, array_like=True, gc=False):
 
 
 class Lag(msgspec.Struct, array_like=True, gc=False):
-    """How far a table is behind the streams of one group."""
+    """The lag of a table behind the streams of one group."""
 
     streams: int = 0
     records: int = 0  # not in the table yet
     since_ms: int = 0  # append time of the oldest of them; 0: none, or unknown
-    skipped: int = 0  # records that were trimmed before the table took them, of streams that are there
+    skipped: int = 0  # records of existing streams that were trimmed before the table read them
     group: int = 0
-    slices: int = 0  # that hold those records, as far as they are cold …
-    bytes: int = 0  # … and the payload of these
+    slices: int = 0  # cold slices that hold those records …
+    bytes: int = 0  # … and their payload
 
 
 def apply_create(machine: Machine, command: TableCreate, place: int) -> Reply:
-    """CREATED, EXISTS (same name and prefix), EXISTS_DIFFERENT (the name, or the prefix, is another table's). Detail: the table."""
+    """Create a table. Replies CREATED, EXISTS (same name and prefix) or EXISTS_DIFFERENT (name or prefix is taken). Detail: the table."""
     for table in machine.tables.values():
         if table.name == command.name or table.prefix == command.prefix:
             same = table.name == command.name and table.prefix == command.prefix
@@ -85,7 +85,7 @@ def apply_create(machine: Machine, command: TableCreate, place: int) -> Reply:
 
 
 def apply_open(machine: Machine, command: TableOpen, place: int) -> Reply:
-    """A new job (CREATED), or the one that is open (OK). Detail: the table."""
+    """Open a new job (CREATED), or return the open one (OK). Detail: the table."""
     table = machine.tables.get(command.table)
     if table is None:
         return Reply(Code.NOT_FOUND)
@@ -98,7 +98,7 @@ def apply_open(machine: Machine, command: TableOpen, place: int) -> Reply:
 
 
 def apply_planned(machine: Machine, command: TablePlanned, place: int) -> Reply:
-    """All groups have claimed for this job. NOT_YET: it is not open any more."""
+    """Record that all groups have claimed for this job. NOT_YET: the job is no longer open."""
     table = machine.tables.get(command.table)
     if table is None:
         return Reply(Code.NOT_FOUND)
@@ -109,7 +109,8 @@ def apply_planned(machine: Machine, command: TablePlanned, place: int) -> Reply:
 
 
 def apply_commit(machine: Machine, command: TableCommit, place: int) -> Reply:
-    """Move both pointers and the job number at once. OK, DUPLICATE (this very attempt had), NOT_YET (another won). Detail: the table."""
+    """Move both pointers and the job number at once. OK, DUPLICATE (this attempt committed before), NOT_YET (another won). Detail: the
+    table."""
     table = machine.tables.get(command.table)
     if table is None:
         return Reply(Code.NOT_FOUND)
@@ -126,7 +127,7 @@ def apply_commit(machine: Machine, command: TableCommit, place: int) -> Reply:
 
 
 def apply_abandon(machine: Machine, command: TableAbandon, place: int) -> Reply:
-    """The open job will never commit; the next one claims anew. Idempotent."""
+    """Abandon the open job; the next one claims its records again. Idempotent."""
     table = machine.tables.get(command.table)
     if table is None:
         return Reply(Code.NOT_FOUND)
@@ -136,10 +137,9 @@ def apply_abandon(machine: Machine, command: TableAbandon, place: int) -> Reply:
 
 
 def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
-    """Claim what is cold and in no table yet, at most about `bytes_max`. Detail: [Range, …].
+    """Claim cold records that are in no table yet, at most about `bytes_max`. Detail: [ClaimedRange, …].
 
-    NOT_YET: a later job has claimed here already. Not `fresh`: the job is planned; its ranges as they were claimed, less the streams
-    that are gone."""
+    NOT_YET: a later job has claimed here already. Without `fresh` the job is planned: return its earlier claims, less deleted streams."""
     if command.job < machine.claimed_jobs.get(command.table, 0):
         return Reply(Code.NOT_YET)
     machine.claimed_jobs[command.table] = command.job
@@ -155,7 +155,7 @@ def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
             elif member:
                 claim.claimed, claim.skipping = claim.published, 0
             else:
-                claim.job = command.job  # a longer prefix takes the stream over where this claim ends: it is claimed again as it was
+                claim.job = command.job  # a longer prefix takes the stream over where this claim ends: repeat the claim unchanged
         if not stream.cold:
             continue
         if claim is None or claim.job != command.job:
@@ -172,12 +172,12 @@ def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
 
 
 def _is_taken_over(stream: Stream, table: int) -> bool:
-    """Whether another table claimed here after this one did: a planner that has not heard of it must not take its records."""
+    """Report whether another table claimed here after this one. A planner with a stale view of the tables must not take its records."""
     return stream.tables is not None and table in stream.tables and next(reversed(stream.tables)) != table
 
 
 def _claim(stream: Stream, command: ClaimRanges, claim: TableClaim | None) -> TableClaim:
-    """Take all that is cold now; a table new to the stream begins where another's last claim ended."""
+    """Claim everything cold now. A table new to the stream begins where another table's last claim ended."""
     assert stream.cold is not None
     end = index.end_of(stream.cold, -1)[0]
     if stream.tables is None:
@@ -192,8 +192,8 @@ def _claim(stream: Stream, command: ClaimRanges, claim: TableClaim | None) -> Ta
 
 
 def lag_of(machine: Machine, table: int, prefix: str, without: list[str], committed: int) -> Iterator[Lag]:
-    """How far the table is behind this group's streams: the same `Lag` again and again, complete when nothing more comes. In between the
-    group may change: what it had at the beginning is counted, but for streams that are gone."""
+    """Yield the table's lag behind this group's streams: the same `Lag` repeatedly, complete at the end. The group may change between
+    yields; streams that exist at the start are counted unless they are deleted."""
     lag = Lag(group=machine.group)
     for number, stream in enumerate(list(machine.streams.values()), 1):
         if number % LAG_STREAMS == 0:
@@ -202,7 +202,7 @@ def lag_of(machine: Machine, table: int, prefix: str, without: list[str], commit
             continue
         claim = stream.tables.get(table) if stream.tables else None
         if not _belongs(stream.name, prefix, without):
-            if claim is not None and claim.job > committed:  # taken over since: what it claimed before, and is there, is still its own
+            if claim is not None and claim.job > committed:  # taken over since: earlier claimed records that remain are still its own
                 begin = _available_from(stream, claim.published)
                 lag.records += record_gaps.between(begin, claim.claimed)
             continue
@@ -235,12 +235,12 @@ def lag_of(machine: Machine, table: int, prefix: str, without: list[str], commit
 
 
 def _own_from(stream: Stream, record: int) -> int:
-    """`record`, or where the stream's own records begin: inherited ones are rows of the source only."""
+    """Return `record`, or the stream's first own record if later: inherited ones are rows of the source only."""
     return max(record, stream.fork.record) if stream.fork is not None else record
 
 
 def _available_from(stream: Stream, record: int) -> int:
-    """The first record from this one on that is stored: a slice that is trimmed in part is taken as a whole."""
+    """Return the first stored record from this one on; a partly trimmed slice is taken whole."""
     record = _own_from(stream, record)
     at = index.first_from(stream.cold, record)
     if stream.cold is not None and at < index.count(stream.cold):

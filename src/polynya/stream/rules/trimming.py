@@ -1,8 +1,8 @@
-"""The front of streams: trimming it, and letting go of what lies before it (F17, F20).
+"""Trimming the front of streams, and releasing the data before it.
 
-A trim moves the first kept boundary, to any record. What was stored goes in whole pieces: a slice of a pack, or a hot batch, when all of
-it lies before the boundary and no fork inherits any of it. What a fork needs of cold slices is moved to the stream's past, which nobody
-but forks reads; hot batches that a fork needs stay until they are flushed.
+A trim moves the first kept boundary to any record. Stored data goes in whole pieces, slices or hot batches: a piece goes when all of it
+lies before the boundary and no fork inherits any of it. Cold slices that a fork needs move to the stream's past, which only forks read.
+Hot batches that a fork needs stay until they are flushed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from polynya.stream.machine import Machine
 
 Boundary = tuple[int, int]  # record, byte
-Span = tuple[int, int]  # records, from and to before
+Span = tuple[int, int]  # records, begin and (exclusive) end
 
 
 def apply_trim(machine: Machine, command: Trim, place: int) -> Reply:
-    """Each cut by itself; see `Trim` for the reply's detail."""
+    """Apply each cut independently; see `Trim` for the reply's detail."""
     if machine.evicted and any(name in machine.evicted for name in command.names):
         return Reply(Code.EVICTED)
     return Reply(Code.OK, detail=[_trim(machine, uid, (record, byte), command.now_ms) for uid, record, byte in command.cuts])
@@ -50,8 +50,8 @@ def _trim(machine: Machine, uid: int, cut: Boundary, now_ms: int) -> tuple[int, 
 
 
 def boundary(stream: Stream, at: Boundary) -> Boundary | None:
-    """Where the record `at[0]` begins. Inside a cold slice, or in what a fork inherits, that cannot be told here: then `at[1]` is taken
-    if it can be true. None: there is no such boundary."""
+    """Return the boundary of the record `at[0]`, or None if there is none. Inside a cold slice or an inherited range the state cannot
+    tell; `at[1]` is then accepted if it is plausible."""
     record, byte = at = record_gaps.behind(stream, stream.cold, at, (stream.next_record, stream.next_byte))
     if record >= stream.next_record:
         return (stream.next_record, stream.next_byte) if record == stream.next_record else None
@@ -72,7 +72,7 @@ def boundary(stream: Stream, at: Boundary) -> Boundary | None:
 
 
 def release_front(machine: Machine, stream: Stream, now_ms: int) -> None:
-    """Let go of all before the first kept record that no fork needs. To be called when that record, or the pins, have changed."""
+    """Release all data before the first kept record that no fork needs. Call this when that record or the pins have changed."""
     needed = _needed(stream)
     _release_cold(machine, stream, needed, now_ms)
     _release_hot(machine, stream, needed)
@@ -85,7 +85,7 @@ def release_front(machine: Machine, stream: Stream, now_ms: int) -> None:
 
 
 def release_past(machine: Machine, stream: Stream, now_ms: int) -> None:
-    """The stream goes: what it kept for forks alone, too."""
+    """Release the slices kept for forks alone, because the stream is being removed."""
     if stream.front is not None and stream.front.past is not None:
         past, stream.front.past = stream.front.past, None
         for number in index.pack_numbers(past):
@@ -93,26 +93,26 @@ def release_past(machine: Machine, stream: Stream, now_ms: int) -> None:
 
 
 def past_of(stream: Stream) -> bytes:
-    """The slices before the first kept record that forks need."""
+    """Return the slices before the first kept record that forks need."""
     return (stream.front.past if stream.front is not None else None) or b""
 
 
 def front_of(stream: Stream) -> StreamExtras:
-    """The stream's `StreamExtras`, made if it has none."""
+    """Return the stream's `StreamExtras`, created on demand."""
     if stream.front is None:
         stream.front = StreamExtras()
     return stream.front
 
 
 def tidy(stream: Stream) -> None:
-    """A `StreamExtras` with nothing in it goes."""
+    """Drop an empty `StreamExtras`."""
     if stream.front is not None and stream.front == StreamExtras():
         stream.front = None
 
 
 def _needed(stream: Stream) -> list[Span]:
-    """The records that forks inherit, as disjoint spans in order."""
-    ends: dict[int, int] = {}  # by where they begin: of very many forks nearly all begin with the same record
+    """Return the records that forks inherit, as disjoint spans in order."""
+    ends: dict[int, int] = {}  # keyed by first record: nearly all of very many forks begin with the same one
     for pin in (stream.pins or {}).values():
         begin, end = pin.first_record, pin.record + (pin.prefix > 0)
         if end > ends.get(begin, begin):

@@ -1,4 +1,4 @@
-"""Create and append: the rules of what may be written, in the order in which they are asked (R34, R42 to R46)."""
+"""Create and append: the rules for writes, checked in the order of the protocol."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Value: TypeAlias = str | int | None  # of a setting
 
 
 def media_type(content_type: str) -> str:
-    """What is compared of a content type: the media type in lower case, without its parameters."""
+    """Return the part of a content type that is compared: the media type in lower case, without parameters."""
     return content_type.split(";", 1)[0].strip().lower()
 
 
 def apply_append(machine: Machine, command: Append, place: int) -> Reply:
-    """The hot path: about 2 us with a producer. Nothing is changed before everything was asked."""
+    """Append to a stream. This is the hot path: about 2 us with a producer. Nothing changes before every check passes."""
     stream = machine.streams.get(command.name)
     if stream is None:
         return machine.absent(command.name)
@@ -41,7 +41,7 @@ def apply_append(machine: Machine, command: Append, place: int) -> Reply:
     if batch is not None and content_type != stream.content_type and media_type(content_type) != media_type(stream.content_type):
         return other_type(stream)
     stream_seq = command.stream_seq
-    # str compares by code point, which is the bytewise order of UTF-8.
+    # Comparing str by code point gives the bytewise order of UTF-8.
     if stream_seq is not None and stream.stream_seq is not None and stream_seq <= stream.stream_seq:
         refusal = None if producer is None else judge_producer(stream, producer, now_ms)
         return refusal or tail_reply(Code.SEQ_REGRESSION, stream)
@@ -69,14 +69,14 @@ def apply_append(machine: Machine, command: Append, place: int) -> Reply:
 
 
 def other_type(stream: Stream) -> Reply:
-    """The refusal of another content type than the stream's, which is the reply's detail."""
+    """Return the refusal of a content type that differs from the stream's; the detail is the stream's."""
     reply = tail_reply(Code.CONTENT_TYPE, stream)
     reply.detail = stream.content_type
     return reply
 
 
 def apply_bundle(machine: Machine, bundle: Bundle, place: int) -> Reply:
-    """Each as if it were alone."""
+    """Apply each append as if it were alone."""
     replies, log_ms = [], machine.log_ms
     for number, command in enumerate(bundle.commands, place):
         replies.append(apply_append(machine, command, number))
@@ -86,7 +86,7 @@ def apply_bundle(machine: Machine, bundle: Bundle, place: int) -> Reply:
 
 
 def _judge_state(stream: Stream, command: Append) -> Reply | None:
-    """What deletion, expiry, the precondition and closing say to an append; None when it may go on."""
+    """Return the refusal for deletion, expiry, a failed precondition or a closed stream, or None."""
     if stream.deleted:
         return tail_reply(Code.GONE, stream)
     if is_surely_expired(stream, command.now_ms):
@@ -105,7 +105,7 @@ def _judge_state(stream: Stream, command: Append) -> Reply | None:
 
 
 def add_batch(machine: Machine, stream: Stream, command: Append | Create, place: int) -> None:
-    """Put the command's batch at the stream's tail."""
+    """Add the command's batch at the stream's tail."""
     batch = command.batch
     assert batch is not None
     producer = command.producer
@@ -137,7 +137,7 @@ def add_batch(machine: Machine, stream: Stream, command: Append | Create, place:
 
 
 def apply_create(machine: Machine, command: Create, place: int) -> Reply:
-    """CREATED, or EXISTS when the same configuration is there. A fork that gets another answer than CREATED did not happen."""
+    """Create a stream: CREATED, or EXISTS when it has the same configuration. A fork with any other reply than CREATED did not happen."""
     known = machine.streams.get(command.name)
     if known is None and command.name in machine.evicted:
         return Reply(Code.EVICTED)
@@ -167,8 +167,9 @@ def apply_create(machine: Machine, command: Create, place: int) -> Reply:
 
 
 def judge_known(stream: Stream, command: Create, *, over: bool) -> Reply:
-    """Create of a name that is taken: the same configuration is no error, and the same attempt at a fork is what made it. `over`: its time is. EXISTS
-    has the stream's content type as its detail: one that is spelled otherwise is no other. EXISTS_DIFFERENT has the `differences`."""
+    """Return the reply to a create of a name that is taken. A repeat with the same configuration, or of the same fork attempt, is no
+    error. `over`: the stream has expired. EXISTS has the stream's own content type as its detail, which may be spelled differently.
+    EXISTS_DIFFERENT has the `differences`."""
     if command.fork is not None and stream.fork is not None and command.fork.attempt == stream.fork.attempt:
         return tail_reply(Code.CREATED, stream)
     if stream.deleted or over:
@@ -194,7 +195,7 @@ def _new_stream(machine: Machine, command: Create) -> Stream:
     stream = Stream(
         uid=machine.next_uid(),
         name=command.name,
-        content_type=intern(command.content_type),  # few are different
+        content_type=intern(command.content_type),  # few distinct values
         encoding=command.encoding,
         created_ms=command.now_ms,
         activity_ms=command.now_ms,
@@ -218,10 +219,10 @@ def _new_stream(machine: Machine, command: Create) -> Stream:
 
 
 def differences(stream: Stream, command: Create) -> list[tuple[str, Value]]:
-    """The settings for which a PUT asks something else than what is there (R11, R12), with the stream's own values; none: it asks for the same.
+    """Return the settings in which a PUT differs from the stream, with the stream's own values; empty if it asks for the same.
 
-    A fork that names no content type or lifetime inherits them: that is the same. A retention counts when one is named: it may have been
-    changed since. The source of a fork is not told: who may create the one need not know the other."""
+    A fork without a content type or lifetime inherits them, and so does not differ. A retention is compared only when the PUT names one:
+    it may have changed since. The source of a fork is not revealed: permission to create the fork does not imply access to it."""
     fork = command.fork
     found: list[tuple[str, Value]] = []
     if (fork is None or command.content_type) and media_type(command.content_type) != media_type(stream.content_type):

@@ -1,1 +1,1 @@
-"""The state of a group as bytes: images, deltas, and histories rebuilt after a restore."""
+"""Serialized group state: images, deltas, and the history that a restore starts."""

@@ -1,8 +1,9 @@
-"""Deltas: what of a group's state changed since another snapshot, with tombstones; and how they are merged without looking into what they hold
-(F12, docs/formats/group-state.md).
+"""Deltas: the changes to a group's state since another snapshot, with tombstones, and their merge without decoding the values
+(docs/formats/group-state.md).
 
-A delta is `u32` length of its head, the head (`DeltaHead`, msgpack), then the streams that changed, one msgpack array each. They may be written in
-several slices while the log goes on: of two with the same uid the later one counts, and what is gone at the end is in the head.
+A delta is the `u32` length of its head, the head (`DeltaHead`, msgpack), then the changed streams, one msgpack array each. The streams
+may be written in several steps while the log advances. Of two entries with the same uid the later one counts; the head lists the final
+deletions.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
 
 VERSION = 1
 _LENGTH = Struct("<I")
-_MANY = Struct(">BI")  # msgpack: an array of so many
+_MANY = Struct(">BI")  # msgpack: header of a long array
 _encode = msgspec.msgpack.encode
 _FIELDS = Image.__struct_fields__
-_ONE_BY_ONE = ("outbox", "attempts", "held", "packs", "released", "streams", "subscriptions")  # all others are in every snapshot whole
+_ONE_BY_ONE = ("outbox", "attempts", "held", "packs", "released", "streams", "subscriptions")  # all other parts are whole in every snapshot
 
 
 class Gone(msgspec.Struct, array_like=True, gc=False):
-    """Tombstones: keys of what is no more."""
+    """Tombstones: keys of deleted entries."""
 
     streams: list[int] = []
     messages: list[int] = []
@@ -47,18 +48,18 @@ class Gone(msgspec.Struct, array_like=True, gc=False):
 
 
 class DeltaHead(msgspec.Struct, array_like=True, gc=False):
-    """`image` has of the parts in `_ONE_BY_ONE` what changed, no streams, and all other parts whole. Fields are only appended, and with
-    defaults."""
+    """The head of a delta. For the parts in `_ONE_BY_ONE`, `image` has only the changes, and no streams; all other parts are whole.
+    Fields are only appended, and with defaults."""
 
     version: int
     image: Raw
     gone: Gone
-    watched: bool  # the image's registrations, graves and dropped are what they are now; else they have not changed
-    streams: int  # how many follow
+    watched: bool  # the image's registrations, tombstones and dropped incarnations are current; else they have not changed
+    streams: int  # number of streams that follow
 
 
 class _Uid(msgspec.Struct, array_like=True, gc=False):
-    """The first field of a stream, or of a message of the outbox."""
+    """The first field of a stream, or of an outbox message."""
 
     uid: int
 
@@ -83,8 +84,8 @@ _names_of = msgspec.msgpack.Decoder(list[str]).decode
 
 
 def encode_streams(machine: Machine, keys: Iterator[int | str], bytes_max: int = 1 << 62) -> tuple[int, bytes]:
-    """How many of the next of these streams are there, and they, one behind the other: until there are so many bytes or no more keys. A key is a
-    uid, or the name of a stream that is evicted."""
+    """Encode the next of these streams until `bytes_max` bytes or the end of the keys. Returns the number that exist, and their
+    encodings in sequence. A key is a uid, or the name of an evicted stream."""
     parts: list[bytes] = []
     size = 0
     for key in keys:
@@ -98,7 +99,7 @@ def encode_streams(machine: Machine, keys: Iterator[int | str], bytes_max: int =
 
 
 def encode_head(machine: Machine, changes: Changes, streams: int, *, whole: bool) -> bytes:
-    """What comes before the streams. `whole`: of a delta that builds on nothing, in which all is named."""
+    """Encode the part before the streams. `whole`: the delta has no predecessor, and everything is named."""
     watched = whole or changes.watched
     subscribed = links.encode_image(machine.subscriptions)
     homes = [home for home in subscribed.homes if whole or home.id in changes.homes]
@@ -125,7 +126,7 @@ def encode_head(machine: Machine, changes: Changes, streams: int, *, whole: bool
 
 
 class SnapshotPart(msgspec.Struct, frozen=True, gc=False):
-    """The body of one snapshot. A base, and a delta that builds on nothing (`root`), need no part before them."""
+    """The body of one snapshot. A base, and a delta without a predecessor (`root`), need no earlier part."""
 
     body: bytes
     delta: bool = False
@@ -133,8 +134,8 @@ class SnapshotPart(msgspec.Struct, frozen=True, gc=False):
 
 
 def merge(parts: Sequence[SnapshotPart]) -> bytes:
-    """One body for all of them: that of a base if the first is a root, else that of a delta. The same bytes as if it had been written at
-    once. Raises CorruptData."""
+    """Merge parts into one body: a base if the first is a root, else a delta. The bytes equal those of a single snapshot. Raises
+    CorruptData."""
     if len(parts) == 1 and not parts[0].delta:
         return parts[0].body
     try:
@@ -150,7 +151,7 @@ def merge(parts: Sequence[SnapshotPart]) -> bytes:
 
 
 class _Merged:
-    """Keys and undecoded values."""
+    """A merge in progress: keys and undecoded values."""
 
     def __init__(self) -> None:
         self.image: list[Raw] = []
@@ -161,14 +162,14 @@ class _Merged:
         self.homes: dict[str, tuple[int, Raw]] = {}  # with their uids
         self.attempts: list[str] = []
         self.released: list[str] = []
-        self.watches: list[Raw] = []  # graves, registrations, dropped
+        self.watches: list[Raw] = []  # tombstones, registrations, dropped incarnations
         self.watched = False
         self.gone = [set[Any](), set[Any](), set[Any](), set[Any](), set[Any]()]
 
     def add_base(self, body: bytes) -> None:
         image = _list_of(body)
         entry_bytes = _FIELDS.index("entry_bytes")
-        if len(image) <= entry_bytes or msgspec.msgpack.decode(image[entry_bytes]) != index.ENTRY_BYTES:  # of 0.1.0
+        if len(image) <= entry_bytes or msgspec.msgpack.decode(image[entry_bytes]) != index.ENTRY_BYTES:  # written by 0.1.0
             image = _list_of(_encode(snapshots.decode_image(body)))
         self._add(image, _list_of(image[_FIELDS.index("streams")]), watched=True)
 
@@ -212,7 +213,7 @@ class _Merged:
             self.watched, self.watches = True, watches
 
     def _put_together(self) -> None:
-        """Into the parts of the newest image."""
+        """Put the merged parts into the newest image."""
         watches = self.watches or _list_of(_encode(Subscribed([], [], [], [])))[1:]
         homes = [home for _, home in sorted(self.homes.values(), key=lambda named: named[0])]
         parts = (
@@ -241,7 +242,7 @@ class _Merged:
 
 
 def _remembered(keys: Iterable[str]) -> list[str]:
-    """What a machine that remembers one after the other knows at the end."""
+    """Return the keys that a machine remembers after adding these in order."""
     known: dict[str, None] = {}
     for key in keys:
         known[key] = None

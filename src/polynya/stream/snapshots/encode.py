@@ -1,4 +1,4 @@
-"""Group snapshots: the whole state as one msgpack array, hot payload left in the journal (F12)."""
+"""Group snapshots: the whole state as one msgpack array; hot payload stays in the journal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VERSION = 1
 
 
 class Image(msgspec.Struct, array_like=True, gc=False):
-    """The machine as it is written. Fields are only appended, and with defaults."""
+    """The serialized form of the machine. Fields are only appended, and with defaults."""
 
     version: int
     group: int
@@ -47,7 +47,7 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     subscriptions: Subscribed | None = None
     meta: dict[str, bytes] = {}
     pack_counter: int = 0
-    entry_bytes: int = 48  # of the indexes' entries: those of 0.1.0, unless it says otherwise
+    entry_bytes: int = 48  # bytes per index entry; 0.1.0 wrote 48 and no such field
     buckets: dict[str, Retention] = {}
     map: ClusterMap | None = None
     level: int = 1
@@ -62,7 +62,7 @@ _STREAMS = Image.__struct_fields__.index("streams")
 
 
 def encode(machine: Machine) -> bytes:
-    """The snapshot's bytes: a function of the state alone."""
+    """Encode the snapshot: a function of the state alone."""
     image = _whole_image_of(machine)
     image.streams = [without_payload(stream) for stream in machine.in_order()]
     if machine.evicted:
@@ -72,14 +72,14 @@ def encode(machine: Machine) -> bytes:
 
 
 def around_streams(machine: Machine, streams: int) -> tuple[bytes, bytes]:
-    """What comes before the so many streams of a snapshot, which may be encoded one by one, and behind them."""
+    """Return the bytes before and after the streams of a snapshot, so that its streams can be encoded one by one."""
     parts = _PARTS.decode(_ENCODER.encode(_whole_image_of(machine)))
     before = b"".join([array_head(len(parts)), *parts[:_STREAMS], array_head(streams)])
     return before, b"".join(parts[_STREAMS + 1 :])
 
 
 def _whole_image_of(machine: Machine) -> Image:
-    """All but the streams. To be encoded at once."""
+    """Return everything but the streams. Encode it immediately."""
     image = image_of(machine)
     image.outbox = outbox_of(machine)
     image.attempts, image.released = list(machine.attempts), list(machine.released)
@@ -89,7 +89,7 @@ def _whole_image_of(machine: Machine) -> Image:
 
 
 def image_of(machine: Machine) -> Image:
-    """The small parts of the state. To be encoded at once: the machine goes on to change them."""
+    """Return the small parts of the state. Encode them immediately: the machine keeps changing them."""
     return Image(
         version=VERSION,
         group=machine.group,
@@ -115,12 +115,12 @@ def image_of(machine: Machine) -> Image:
 
 
 def places_of(data: bytes) -> set[int]:
-    """The journal places that a snapshot names. Raises CorruptData."""
+    """Return the journal places that a snapshot names. Raises CorruptData."""
     return {batch.place for stream in decode_image(data).streams for batch in stream.hot or ()}
 
 
 def with_places(data: bytes, moved: dict[int, int]) -> bytes:
-    """The same snapshot with its batches at other places of a journal. Raises CorruptData when one was not moved."""
+    """Re-encode a snapshot with its batches at other journal places. Raises CorruptData for a batch without a new place."""
     image = decode_image(data)
     check_level(image.level, image.group)
     for stream in image.streams:
@@ -132,18 +132,18 @@ def with_places(data: bytes, moved: dict[int, int]) -> bytes:
 
 
 def write_image(image: Image) -> bytes:
-    """A snapshot again."""
+    """Encode an image as a snapshot."""
     return _ENCODER.encode(image)
 
 
 def outbox_of(machine: Machine, messages: Container[int] | None = None) -> list[tuple[int, int, Unpin | ReleasePack]]:
-    """All messages, or these, as they are written."""
+    """Return the outbox messages, all or those given, in serialized form."""
     items = machine.outbox.items()
     return [(message, group, command) for message, (group, command) in items if messages is None or message in messages]  # type: ignore[misc]
 
 
 def without_payload(stream: Stream) -> Stream:
-    """As it is written: hot payload stays in the journal."""
+    """Return the stream as written to snapshots: hot payload stays in the journal."""
     if not stream.hot:
         return stream
     hot: list[HotBatch] = [msgspec.structs.replace(batch, payload=b"") for batch in stream.hot]
@@ -151,7 +151,7 @@ def without_payload(stream: Stream) -> Stream:
 
 
 def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int, int], bytes]) -> Machine:
-    """The machine again. Raises CorruptData when `data` or a payload is not what was written, ConfigError for what is of a newer release."""
+    """Rebuild the machine. Raises CorruptData when `data` or a payload is damaged, ConfigError when a newer release wrote it."""
     image = decode_image(data)
     check_level(image.level, image.group)
     machine = machine_type(image.group, image.groups)
@@ -167,7 +167,7 @@ def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int
     machine.tables = {table.uid: table for table in image.tables}
     machine.claimed_jobs = image.claimed_jobs
     machine.buckets = image.buckets
-    image.streams.sort(key=attrgetter("uid"))  # as they are: it says so in the format
+    image.streams.sort(key=attrgetter("uid"))  # a no-op for valid data: the format prescribes this order
     for stream in image.streams:
         _adopt(machine, stream, read_payload)
     if image.subscriptions is not None:
@@ -175,14 +175,14 @@ def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int
     machine.meta = image.meta
     machine.map = image.map
     machine.level = image.level
-    machine.log_ms = image.log_ms or max((stream.activity_ms for stream in image.streams), default=0)  # 0: of 0.1.0
+    machine.log_ms = image.log_ms or max((stream.activity_ms for stream in image.streams), default=0)  # 0: written by 0.1.0
     machine.take_changes()
     return machine
 
 
 def decode_image(data: bytes) -> Image:
-    """What was written, its streams without payload. One stream after the other: a thread that does this leaves room for others. Raises
-    CorruptData, and ConfigError for a version of a newer release."""
+    """Decode a snapshot; hot batches have no payload. Streams are decoded one by one, so that a thread doing this lets others run.
+    Raises CorruptData, and ConfigError for the version of a newer release."""
     try:
         parts = _PARTS.decode(data)
         streams = _PARTS.decode(parts[_STREAMS])
@@ -199,7 +199,7 @@ def decode_image(data: bytes) -> Image:
 
 
 def widened(image: Image) -> Image:
-    """The same, with entries of indexes as they are now. Raises CorruptData for entries of an unknown length."""
+    """Convert the index entries to the present format. Raises CorruptData for an unknown entry length."""
     if image.entry_bytes not in (48, index.ENTRY_BYTES):
         raise CorruptData(f"the group snapshot has indexes of {image.entry_bytes} bytes an entry; this release reads {index.ENTRY_BYTES}")
     if image.entry_bytes == 48:

@@ -1,7 +1,7 @@
-"""A new history (F4): what becomes of the groups' states when they go on from copies that were taken one after the other.
+"""The start of a new history after a restore, from copies of the groups' states that were taken one after the other.
 
-First every state is surveyed, twice if there are forks; then each is reborn. What one group says of another is made to agree, and the
-counters jump, so that nothing that came after the copies, and is lost, is ever mistaken for what comes now.
+First survey every state, twice if there are forks; then call `reborn` on each. This reconciles what the groups record about each other.
+The counters jump, so that data written after the copies, and lost, is never mistaken for new data.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from polynya.stream.state.model import Pack, Pin, Stream, StreamExtras
 from polynya.stream.state.record_gaps import JUMP, Place
 from polynya.stream.subscriptions.state import State
 
-REVISION_JUMP = 1 << 32  # of what a subscription watches: other groups' copies may know later ones
-UID_JUMP = 1 << 32  # more streams than a group makes between two copies; the counter has 48 bits, for 65,000 histories one after the other
+REVISION_JUMP = 1 << 32  # of link revisions: other groups' copies may have later ones
+UID_JUMP = 1 << 32  # more streams than a group makes between two copies; the 48-bit counter lasts for 65,000 histories
 
 
 class StreamLoss(msgspec.Struct, frozen=True):
-    """What a stream has lost: the records from `record` to before `end`."""
+    """A loss in a stream: the records from `record` to before `end`."""
 
     name: str
     uid: int
@@ -43,7 +43,7 @@ class ForkHistory(msgspec.Struct, frozen=True):
 
 
 class ForkOrigin(msgspec.Struct, frozen=True):
-    """A stream that others inherit from: what it keeps, up to where it goes, whom it knows, and what it inherits itself."""
+    """A stream that others inherit from: its kept range, its pins (`attempts`), and its own fork point."""
 
     first_record: int
     first_byte: int
@@ -53,7 +53,7 @@ class ForkOrigin(msgspec.Struct, frozen=True):
 
 
 class Survey:
-    """What the groups say of each other. `rename` gives a pack's key in the new store."""
+    """The facts that the groups record about each other. `rename` gives a pack's key in the new store."""
 
     def __init__(self, rename: Callable[[str], str] = lambda key: key) -> None:
         self.rename = rename
@@ -61,12 +61,12 @@ class Survey:
         self.origins: dict[int, ForkOrigin] = {}
         self.homes: set[int] = set()  # uids of subscriptions
         self.packs: dict[int, dict[str, list[int]]] = {}  # home group -> pack -> groups that hold it
-        self.tables: dict[int, Table] = {}  # that have rows, by uid
+        self.tables: dict[int, Table] = {}  # tables with rows, by uid
         self.claimed: dict[int, dict[int, int]] = {}  # group -> table -> the latest job that claimed there
-        self.kept: frozenset[int] = frozenset()  # tables that go on; to be said before any state is reborn
+        self.kept: frozenset[int] = frozenset()  # tables to continue; set before any call of `reborn`
 
     def add(self, image: Image) -> None:
-        """First for all groups."""
+        """Add a group's state. First pass over all groups."""
         for key, held in image.held.items():
             self.packs.setdefault(held.home_group, {}).setdefault(self.rename(key), []).append(image.group)
         if image.subscriptions is not None:
@@ -81,16 +81,16 @@ class Survey:
                 self.forks.setdefault(fork.source_uid, {})[fork.attempt] = found
 
     def agree_on_tables(self) -> bool:
-        """Whether all groups know what the meta group does: of each table each has seen the claims of the last job that committed. If no later
-        job committed, either, their claims say exactly which records are rows: those of committed jobs, and of no others."""
+        """Report whether all groups agree with the meta group: each has seen the claims of each table's last committed job. If no later
+        job committed, their claims state exactly which records are rows."""
         return all(jobs.get(uid, 0) >= table.committed for uid, table in self.tables.items() for jobs in self.claimed.values())
 
     def last_job(self, uid: int) -> int:
-        """The highest number that any group has heard of."""
+        """Return the highest job number of a table that any group has seen."""
         return max([self.tables[uid].job, *(jobs.get(uid, 0) for jobs in self.claimed.values())])
 
     def add_origins(self, image: Image) -> None:
-        """Then for all groups again, if there are forks."""
+        """Add the fork sources of a group's state. Second pass over all groups, needed only with forks."""
         for stream in image.streams:
             if stream.uid in self.forks:
                 fork = None if stream.front is not None and stream.front.detached else stream.fork
@@ -98,10 +98,10 @@ class Survey:
                 self.origins[stream.uid] = ForkOrigin(stream.first_record, stream.first_byte, stream.next_record, pins, fork)
 
     def begin_of(self, fork: commands.Fork, first: int) -> Place | None:
-        """Where a stream with this fork begins now, when what it inherits from record `first` on is not all there any more."""
+        """Return where a stream with this fork begins now, or None if everything inherited from record `first` on still exists."""
         whole = (fork.record, fork.byte)
         origin = self.origins.get(fork.source_uid)
-        if origin is None or origin.next_record < fork.record:  # gone; copied before it had all, or had the rest on the lost disks alone
+        if origin is None or origin.next_record < fork.record:  # the source is gone, was copied too early, or lost its end with the disks
             return whole
         begin: Place | None = None
         if origin.fork is not None and first < origin.fork.record:
@@ -112,13 +112,13 @@ class Survey:
 
 
 def reborn(image: Image, survey: Survey, *, now_ms: int) -> list[StreamLoss]:
-    """Change a group's state into the first of the new history. Returns what is lost."""
+    """Turn a group's state into the first of the new history. Returns the losses."""
     image.held = {survey.rename(key): held for key, held in image.held.items()}
     image.packs = {key: Pack(sorted(groups), now_ms) for key, groups in survey.packs.get(image.group, {}).items()}
     image.released = []
     image.outbox = [message for message in image.outbox if not isinstance(message[2], ReleasePack)]
     image.uid_counter += UID_JUMP
-    image.map = None  # of nodes that are other ones now
+    image.map = None  # it describes the nodes of the old cluster
     image.claimed_jobs = {uid: job for uid, job in image.claimed_jobs.items() if uid in survey.kept}
     image.tables = [_table(table, image, number, survey, now_ms) for number, table in enumerate(image.tables, 1)]
     image.uid_counter += len(image.tables)
@@ -133,7 +133,8 @@ def reborn(image: Image, survey: Survey, *, now_ms: int) -> list[StreamLoss]:
 
 
 def _table(table: Table, image: Image, number: int, survey: Survey, now_ms: int) -> Table:
-    """As it was, with its open job given up, under a number that no group has heard of; or its name and prefix alone, under a new uid."""
+    """Return the table with its open job abandoned, under a job number that no group has seen. A table that is not kept starts over
+    under a new uid, with name and prefix only."""
     if table.uid not in survey.kept:
         return Table(image.group << 48 | image.uid_counter + number, table.name, table.prefix, now_ms)
     table.job = survey.last_job(table.uid)
@@ -142,7 +143,7 @@ def _table(table: Table, image: Image, number: int, survey: Survey, now_ms: int)
 
 
 def _fork(stream: Stream, survey: Survey) -> list[StreamLoss]:
-    """The source may be gone by now, or have less."""
+    """Adjust a fork to a source that is missing or has fewer records."""
     fork = stream.fork
     if fork is None or stream.first_record >= fork.record or (stream.front is not None and stream.front.detached):
         return []
@@ -165,7 +166,7 @@ def _pins(stream: Stream, survey: Survey, now_ms: int) -> None:
     forks = survey.forks.get(stream.uid, {})
     for attempt, pin in list((stream.pins or {}).items()):
         pin.confirmed = attempt in forks
-        if pin.record > stream.next_record and not stream.deleted:  # a fork of what is lost: it has nothing of this stream
+        if pin.record > stream.next_record and not stream.deleted:  # a fork of lost records: it inherits nothing from this stream
             del (stream.pins or {})[attempt]
     stream.pins = stream.pins or None
     for attempt, fork in forks.items():
@@ -178,7 +179,7 @@ def _pins(stream: Stream, survey: Survey, now_ms: int) -> None:
 
 
 def _jump(stream: Stream) -> None:
-    """The next record gets a number that no lost one can have had. Of a closed stream nothing was lost that was behind its end."""
+    """Skip record numbers, so that the next one differs from every lost one. A closed stream lost nothing after its end."""
     if stream.closed or stream.deleted:
         return
     tail = stream.next_record
@@ -189,7 +190,7 @@ def _jump(stream: Stream) -> None:
 
 
 def _subscriptions(image: Image, survey: Survey) -> None:
-    """Idle, and linked anew everywhere; what is left of those that are not there goes."""
+    """Reset subscriptions to idle and relink them everywhere; remove the registrations of missing ones."""
     subscribed = image.subscriptions
     if subscribed is None:
         return
@@ -203,6 +204,6 @@ def _subscriptions(image: Image, survey: Survey) -> None:
     subscribed.registrations = [each for each in subscribed.registrations if each.uid in survey.homes]
     subscribed.dropped = [
         uid for uid in subscribed.dropped if uid not in survey.homes
-    ]  # of a copy made after its end, unlike that of its home
+    ]  # from a copy taken after the subscription ended; its home group's copy is older
     for stream in image.streams if gone else []:
         stream.links = {each: link for each, link in (stream.links or {}).items() if each not in gone} or None

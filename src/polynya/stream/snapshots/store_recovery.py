@@ -1,9 +1,9 @@
-"""A group's state after the loss of all nodes: what the last copy of it says, and what the packs that came after it say themselves.
+"""Recovery of a group's state after the loss of all nodes, from its last copy and the packs written after it.
 
-A pack names, for each slice, the stream's uid, where in the stream it lies, and with a stream's first slice its path and content type. What was
-committed once is there for ever, so that a slice which begins where a stream's index ends continues it, whatever became of its publication. One that
-has a path was written when no record before it was in a pack any more: if it begins further on, or inside what was never published, these were
-trimmed after the copy was made.
+A pack names, for each slice, the stream's uid and the slice's position. A stream's first slice also has its path and content type.
+Committed records are permanent. So a slice that begins where a stream's index ends continues it, whether or not it was published. A
+slice with a path was written when no earlier record was in a pack any more. If it begins further on, or inside an unpublished slice, the
+records before it were trimmed after the copy.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from polynya.stream.state import index
 from polynya.stream.state.model import PackReference, Stream, StreamExtras
 from polynya.stream.state.record_gaps import JUMP, Place
 
-COUNTER = (1 << 48) - 1  # of a uid: the rest is its birth group
+COUNTER = (1 << 48) - 1  # the counter in a uid; the upper bits are its birth group
 
 
 class UnnamedSlice(msgspec.Struct, frozen=True):
-    """A slice that no copy names. `path` only with the first of a stream."""
+    """A slice that no copy names. Only the first slice of a stream has a `path`."""
 
     uid: int
     slice: ColdSlice
     home_group: int
     encoding: int
-    append_ms: int  # the largest
+    append_ms: int  # largest append time
     path: str = ""
     content_type: str = ""
 
 
 def salvage(image: Image, pieces: Mapping[int, Sequence[UnnamedSlice]]) -> list[StreamLoss]:
-    """Change the state into what the object store has; `pieces` by uid. Returns what is known to be lost."""
+    """Change the state to match the object store; `pieces` are by uid. Returns the known losses."""
     notes = [note for stream in image.streams for note in _reach(image, stream, pieces.get(stream.uid, ()))]
     known = image.uid_counter
     for uid in sorted(pieces):
-        if uid & COUNTER > known:  # else it was deleted before the copy was made
+        if uid & COUNTER > known:  # a smaller uid was deleted before the copy was taken
             notes += _revive(image, uid, pieces[uid])
             image.uid_counter = max(image.uid_counter, uid & COUNTER)
     return notes
 
 
 def whole_again(image: Image, stream: Stream, ghost: Stream) -> None:
-    """The state of an evicted stream goes on as what was found of it does, which came back since, and may have been trimmed."""
+    """Extend an evicted stream's state with the slices found for its stub, which may have returned and been trimmed since."""
     if ghost.first_record > stream.first_record:
         _trim(image, stream, (ghost.first_record, ghost.first_byte))
     stream.cold = (stream.cold or b"") + (ghost.cold or b"") or None
@@ -55,7 +55,7 @@ def whole_again(image: Image, stream: Stream, ghost: Stream) -> None:
 
 
 def _reach(image: Image, stream: Stream, pieces: Sequence[UnnamedSlice]) -> list[StreamLoss]:
-    """As far as there are slices."""
+    """Extend the stream as far as there are slices."""
     known, ends = stream.next_record, _ends(stream)
     if stream.hot:
         stream.next_record, stream.next_byte = stream.hot[0].record, stream.hot[0].byte
@@ -74,7 +74,7 @@ def _reach(image: Image, stream: Stream, pieces: Sequence[UnnamedSlice]) -> list
 
 
 def _ends(stream: Stream) -> list[int]:
-    """Where records of an earlier history end: no slice of this one goes on there, though one that was lost may."""
+    """Return where records of an earlier history end. No slice of the present history continues there, but one of a lost history may."""
     hot = stream.hot or []
     following = [batch.record for batch in hot[1:]] + [stream.next_record]
     ends = [batch.record + batch.records for batch in hot]
@@ -95,7 +95,7 @@ def _continue(image: Image, stream: Stream, pieces: Sequence[UnnamedSlice], ends
 
 
 def _following(pieces: Sequence[UnnamedSlice], at: Place, ends: Sequence[int]) -> UnnamedSlice | None:
-    """The longest slice that begins there, or behind numbers that were jumped over there."""
+    """Return the longest slice that begins at this position, or after a gap there."""
     bound = min((end for end in ends if end > at[0]), default=None)
     fitting = [
         piece
@@ -109,8 +109,8 @@ def _following(pieces: Sequence[UnnamedSlice], at: Place, ends: Sequence[int]) -
 
 
 def _instead(stream: Stream, pieces: Sequence[UnnamedSlice], at: Place, ends: Sequence[int]) -> UnnamedSlice | None:
-    """One with a path that begins before and reaches further: what lies before its begin was trimmed, and the slice that was taken for what
-    continues the stream there was put, and then named by nobody. Forks may need that: of their sources nothing is taken away."""
+    """Return a slice with a path that begins earlier and reaches further. The records before it were trimmed, and the slice accepted
+    before was uploaded but never published. A stream with pins is left alone: its forks may need those records."""
     if stream.pins:
         return None
     longer = [
@@ -124,14 +124,14 @@ def _instead(stream: Stream, pieces: Sequence[UnnamedSlice], at: Place, ends: Se
 
 
 def _behind_a_trim(pieces: Sequence[UnnamedSlice], at: Place, ends: Sequence[int]) -> UnnamedSlice | None:
-    """The next one of this history with a path."""
+    """Return the next slice of this history with a path."""
     least = max([at[0] + 1, *ends])
     later = [piece for piece in pieces if piece.path and least <= piece.slice.record < at[0] + JUMP]
     return min(later, key=lambda piece: (piece.slice.record, -piece.slice.records), default=None)
 
 
 def _trim(image: Image, stream: Stream, at: Place) -> None:
-    """Nothing before is read any more; what forks may need of it stays."""
+    """Drop everything before the position, except slices that forks may need."""
     if stream.pins and stream.cold:
         stream.front = stream.front or StreamExtras()
         stream.front.past = (stream.front.past or b"") + stream.cold
@@ -142,7 +142,7 @@ def _trim(image: Image, stream: Stream, at: Place) -> None:
 
 
 def _revive(image: Image, uid: int, pieces: Sequence[UnnamedSlice]) -> list[StreamLoss]:
-    """A stream that was made after the copy: as much of it as its slices say."""
+    """Recreate a stream created after the copy, as far as its slices tell."""
     first = min(pieces, key=lambda piece: piece.slice.record)
     if not first.path:
         return []

@@ -1,4 +1,4 @@
-"""The level at which a group works: which rules its log is applied by (base/levels.py)."""
+"""The feature level of a group, which selects the rules that apply its log (base/levels.py)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 def level_of(kind: type[Command]) -> int:
-    """The level that a group must have reached before a command of this kind is logged."""
+    """Return the feature level that a group must have before a command of this kind is logged."""
     return LEVELS.get(tag_of(kind), 1)
 
 
 def tag_of(kind: type[Command]) -> int:
-    """The number that stands for this kind in logs. It stays when the class is renamed."""
+    """Return the number that identifies this kind in logs. It survives a rename of the class."""
     tag = kind.__struct_config__.tag
     assert isinstance(tag, int)
     return tag
 
 
 def apply_set_level(machine: Machine, command: SetLevel, place: int) -> Reply:
-    """It never goes back. Raises ConfigError for a level that this release does not know: from here on it would not know what to do."""
+    """Raise the group's level; it never goes down. Raises ConfigError for a level that this release does not support."""
     check_level(command.level, machine.group)
     machine.level = max(machine.level, command.level)
     return Reply(Code.OK, detail=machine.level)

@@ -1,7 +1,7 @@
-"""A stream's index as packed bytes: 52 a slice, in the order of the stream (F18).
+"""A stream's index as packed bytes: 52 per slice, in stream order.
 
-An index grows by a slice with every flush of its stream, and there may be millions of them: as objects they would cost five times as
-much. The bytes are never changed in place, so whoever holds them may read on. Packs are numbers here; the machine knows their keys.
+Each flush adds a slice to its stream's index, and a group may hold millions. As objects they would take five times the memory. The bytes
+are never changed in place, so a reader may keep them. Entries hold pack numbers; the machine maps these to keys.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from polynya.stream.commands import ColdSlice
 
 # record, byte, largest append time, records, length, number of the pack, offset, stored, crc, ms from the first append time to the largest
 _ENTRY = Struct("<QQQIIIIIII")
-_ENTRY_48 = Struct("<QQQIIIIII")  # until 0.1: the first append time, and no span
+_ENTRY_48 = Struct("<QQQIIIIII")  # until 0.1: the first append time, and no time span
 _PLACE = Struct("<QQ")
 _TIME = Struct("<16xQ")
 _RECORDS = Struct("<Q16xI")
@@ -27,7 +27,7 @@ ENTRY_BYTES = _ENTRY.size
 
 
 def packed(cold: ColdSlice, pack: int, time_ms_max: int = 0) -> bytes:
-    """The entry of a slice in the pack of this number. `cold.time_ms` is its first append time, `time_ms_max` its largest."""
+    """Encode a slice as an entry for the pack of this number. `cold.time_ms` is its first append time, `time_ms_max` its largest."""
     largest = max(cold.time_ms, time_ms_max)
     span_ms = min(largest - cold.time_ms, _SPAN_MS_MAX)
     return _ENTRY.pack(
@@ -36,8 +36,8 @@ def packed(cold: ColdSlice, pack: int, time_ms_max: int = 0) -> bytes:
 
 
 def widened(data: bytes, end_ms: int) -> bytes:
-    """Entries of 48 bytes, as snapshots had them until 0.1, as entries of today. A slice's largest append time is then that of what
-    follows it: later than it was, if anything. `end_ms` follows the last."""
+    """Convert 48-byte entries, as in snapshots until 0.1, to the present format. A slice's largest append time becomes the first time of
+    the next slice, which is never earlier. `end_ms` is that time for the last slice."""
     old = list(_ENTRY_48.iter_unpack(data))
     ends = [entry[2] for entry in old[1:]] + [end_ms]
     parts = []
@@ -48,86 +48,86 @@ def widened(data: bytes, end_ms: int) -> bytes:
 
 
 def count(data: bytes | None) -> int:
-    """How many entries."""
+    """Return the number of entries."""
     return len(data) // ENTRY_BYTES if data else 0
 
 
 def replaced(data: bytes, begin: int, end: int, entries: bytes) -> bytes:
-    """With these entries in the place of those from `begin` to before `end`."""
+    """Return the index with `entries` in place of the range `begin` to before `end`."""
     return data[: begin * ENTRY_BYTES] + entries + data[end * ENTRY_BYTES :]
 
 
 def pack_numbers(data: bytes | None, begin: int = 0, end: int | None = None) -> list[int]:
-    """Of the entries from `begin` to before `end`, in order."""
+    """Return the pack numbers of the entries from `begin` to before `end`, in order."""
     if not data:
         return []
     return [_PACK.unpack_from(data, at * ENTRY_BYTES + _PACK_AT)[0] for at in range(count(data))[begin:end]]
 
 
 def lengths(data: bytes) -> list[int]:
-    """Bytes of payload of each entry."""
+    """Return the payload bytes of each entry."""
     return [length for (length,) in _LENGTH.iter_unpack(data)]
 
 
 def span(data: bytes, begin: int, end: int) -> tuple[int, int]:
-    """The first record of the entries from `begin` to before `end`, and the record behind the last."""
+    """Return the first record of the entries from `begin` to before `end`, and the record after the last."""
     last, records = _RECORDS.unpack_from(data, (end - 1) * ENTRY_BYTES)
     return begin_of(data, begin)[0], last + records
 
 
 def first_from(data: bytes | None, record: int) -> int:
-    """The number of the first entry that begins at `record` or later; the count when there is none."""
+    """Return the number of the first entry that begins at `record` or later, or the count."""
     if not data:
         return 0
     return bisect_left(range(count(data)), record, key=lambda at: begin_of(data, at)[0])
 
 
 def holding(data: bytes | None, record: int) -> int:
-    """The number of the last entry that begins at `record` or before; -1 when there is none."""
+    """Return the number of the last entry that begins at `record` or before, or -1."""
     if not data:
         return -1
     return bisect_right(range(count(data)), record, key=lambda at: begin_of(data, at)[0]) - 1
 
 
 def holding_byte(data: bytes | None, byte: int) -> int:
-    """As `holding`, by stream position."""
+    """Return the number of the last entry that begins at stream position `byte` or before, or -1."""
     if not data:
         return -1
     return bisect_right(range(count(data)), byte, key=lambda at: begin_of(data, at)[1]) - 1
 
 
 def first_reaching(data: bytes | None, time_ms: int) -> int:
-    """The number of the first entry whose largest append time is `time_ms` or later; the count when there is none."""
+    """Return the number of the first entry whose largest append time is `time_ms` or later, or the count."""
     if not data:
         return 0
     return bisect_left(range(count(data)), time_ms, key=lambda at: time_ms_max(data, at))
 
 
 def time_ms_max(data: bytes, at: int) -> int:
-    """The largest append time of an entry. They never go down in an index."""
+    """Return the largest append time of an entry. It never decreases along an index."""
     found: int = _TIME.unpack_from(data, range(count(data))[at] * ENTRY_BYTES)[0]
     return found
 
 
 def time_ms_first(data: bytes, at: int) -> int:
-    """The append time of an entry's first batch."""
+    """Return the append time of an entry's first batch."""
     entry = _ENTRY.unpack_from(data, range(count(data))[at] * ENTRY_BYTES)
     return int(entry[2] - entry[-1])
 
 
 def begin_of(data: bytes, at: int) -> tuple[int, int]:
-    """(record, byte) at which an entry begins."""
+    """Return the (record, byte) at which an entry begins."""
     return _PLACE.unpack_from(data, at * ENTRY_BYTES)
 
 
 def end_of(data: bytes, at: int) -> tuple[int, int]:
-    """(record, byte) behind an entry."""
+    """Return the (record, byte) after an entry."""
     record, byte, _, records, length, *_ = _ENTRY.unpack_from(data, range(count(data))[at] * ENTRY_BYTES)
     return record + records, byte + length
 
 
 def entries_before(data: bytes | None, record: int) -> int:
-    """How many entries lie wholly before `record`."""
+    """Return the number of entries that lie wholly before `record`."""
     at = holding(data, record)
     if data is None or at < 0:
         return 0
@@ -135,7 +135,7 @@ def entries_before(data: bytes | None, record: int) -> int:
 
 
 def byte_of(data: bytes | None, record: int) -> int | None:
-    """The stream position of an entry that begins at `record`, if one does."""
+    """Return the stream position of the entry that begins at `record`, or None."""
     at = holding(data, record)
     if data is None or at < 0:
         return None
@@ -144,7 +144,7 @@ def byte_of(data: bytes | None, record: int) -> int | None:
 
 
 def record_of(data: bytes | None, byte: int) -> int | None:
-    """The first record of an entry that begins at the stream position, if one does."""
+    """Return the first record of the entry that begins at stream position `byte`, or None."""
     at = holding_byte(data, byte)
     if data is None or at < 0:
         return None
@@ -153,7 +153,7 @@ def record_of(data: bytes | None, byte: int) -> int | None:
 
 
 class Index(Sequence[ColdSlice]):
-    """The entries as slices, each made when it is asked for. `keys`: of packs, by their numbers."""
+    """A sequence view of the entries that decodes each `ColdSlice` on access. `keys` maps pack numbers to pack keys."""
 
     __slots__ = ("_keys", "data")
 
@@ -168,7 +168,7 @@ class Index(Sequence[ColdSlice]):
         return self.starting(0)
 
     def starting(self, begin: int) -> Iterator[ColdSlice]:
-        """From the entry `begin` on, without making the others."""
+        """Iterate from entry `begin` without decoding the earlier ones."""
         return map(self._slice, _ENTRY.iter_unpack(memoryview(self.data)[begin * ENTRY_BYTES :]))
 
     @overload

@@ -1,4 +1,4 @@
-"""The state of a stream. Containers appear only when there is something in them: a bare idle stream is one object and its name."""
+"""The state of a stream. Containers exist only when filled: a bare idle stream is one object and its name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ColdSlice", "Evicted", "HotBatch", "Pack", "PackReference", "Pin", "
 
 
 class HotBatch(msgspec.Struct, array_like=True, gc=False):
-    """A batch that is still in memory and in the journal at `place`."""
+    """A batch that is in memory, and in the journal at `place`."""
 
     record: int  # number of its first record
     byte: int  # stream position of its first byte
@@ -28,77 +28,77 @@ class HotBatch(msgspec.Struct, array_like=True, gc=False):
 
 
 class Pin(msgspec.Struct, array_like=True, gc=False):
-    """A fork (or an attempt at one) that needs this stream's records before (`record`, `byte`)."""
+    """The claim of a fork, or of a fork attempt, on this stream's records before (`record`, `byte`)."""
 
     target_name: str
     record: int
     byte: int
     since_ms: int
-    prefix: int = 0  # bytes of the record at the fork point that the fork begins with
+    prefix: int = 0  # bytes of the record at the fork point that the fork inherits
     confirmed: bool = False  # the fork exists; until then the attempt may still fail
-    first_record: int = 0  # the first that was kept when it was pinned: nothing before it is inherited
+    first_record: int = 0  # the first kept record at pin time; the fork inherits nothing before it
 
 
 class PackReference(msgspec.Struct, array_like=True, gc=False):
-    """A pack that indexes of this group refer to."""
+    """A pack that indexes of this group reference."""
 
     home_group: int
     slices: int  # live references
-    number: int = 0  # what the indexes call the pack
+    number: int = 0  # the pack's number in the indexes
 
 
 class Pack(msgspec.Struct, array_like=True, gc=False):
-    """A pack as its home group counts it (F20)."""
+    """The reference count of a pack in its home group."""
 
-    groups: list[int]  # those that have not released it yet
+    groups: list[int]  # groups that have not released it yet
     written_ms: int
     condemned_ms: int = 0  # 0: still needed
 
 
 class TableClaim(msgspec.Struct, array_like=True, gc=False):
-    """What a table has of one stream: records before `published` are rows; those before `claimed` belong to `job`."""
+    """A table's progress on one stream: records before `published` are rows; those before `claimed` belong to `job`."""
 
     published: int
     claimed: int
     job: int
-    skipped: int = 0  # records that were trimmed before the table took them, before `published` …
+    skipped: int = 0  # records before `published` that were trimmed before the table read them …
     skipping: int = 0  # … and between there and `claimed`
 
 
 class Evicted(msgspec.Struct, array_like=True, gc=False):
-    """Where the state of an evicted stream is."""
+    """The location of an evicted stream's state."""
 
     pack: int  # number of the block
     offset: int  # in the object
     length: int
     crc: int  # CRC-32C of those bytes
-    oldest_ms: int | None = None  # append time of the oldest record that is stored; None: there is none
+    oldest_ms: int | None = None  # append time of the oldest stored record; None: nothing is stored
 
 
 class StreamExtras(msgspec.Struct, array_like=True, gc=False):
-    """What few streams have: a retention of their own, a past that was trimmed, or their state elsewhere."""
+    """The rarely used fields of a stream: its own retention, the past kept for forks, and eviction data."""
 
     retention: Retention | None = None
     past: bytes | None = None  # packed slices before the first kept record that forks still need: see index.py
-    detached: bool = False  # a fork of which nothing inherited is kept: its source has been unpinned
-    evicted: Evicted | None = None  # only as it is written in snapshots, and shown: see eviction.py
+    detached: bool = False  # a fork that keeps nothing inherited: its source has been unpinned
+    evicted: Evicted | None = None  # set only in snapshots and in streams shown from a stub: see eviction.py
 
 
 class Stream(msgspec.Struct, array_like=True, gc=False):
-    """One stream. Mutable: changed only by the machine, inside `apply`."""
+    """One stream. Only the machine changes it, inside `apply`."""
 
     uid: int
     name: str
     content_type: str
     encoding: int
     created_ms: int
-    activity_ms: int  # the last logged activity: what a sliding TTL counts from
+    activity_ms: int  # the last logged activity; a sliding TTL counts from it
     next_record: int = 0
     next_byte: int = 0
     first_record: int = 0  # first kept record (trim)
     first_byte: int = 0
     closed: bool = False
-    deleted: bool = False  # soft: forks still need it
+    deleted: bool = False  # soft delete: forks still need the stream
     ttl_seconds: int | None = None
     expires_at_ms: int | None = None
     stream_seq: str | None = None

@@ -1,6 +1,6 @@
-"""Record numbers that a new history jumped over (F4): no record has them, and the bytes on both sides are neighbours.
+"""Gaps in record numbers: a restored history skips a range of them. No record has these numbers; the bytes on both sides are adjacent.
 
-So a position among them means the records behind them. A slice, a run that is flushed and a page lie on one side.
+A position inside a gap means the next record after it. A slice, a flushed run and a page never span a gap.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _RECORD = attrgetter("record")
 
 
 def behind(stream: Stream, cold: bytes | None, at: Place, tail: Place) -> Place:
-    """The position, or where the next records begin if there is none of that number. `cold` is the stream's index, `tail` where it ends,
-    for who asks."""
+    """Return the position, or the next record's position if `at` lies in a gap. `cold` is the stream's index; `tail` is its end for this
+    caller."""
     record = at[0]
     if record >= tail[0] or (stream.fork is not None and record < stream.fork.record):
         return at
@@ -39,7 +39,7 @@ def behind(stream: Stream, cold: bytes | None, at: Place, tail: Place) -> Place:
 
 
 def run_end(batches: Sequence[HotBatch], begin: int, end: int) -> int:
-    """Where the run of batches without a hole that starts at `begin` is over: `end` at most."""
+    """Return the end (at most `end`) of the gap-free run of batches that starts at `begin`."""
     if end < len(batches):
         last, behind_last = end, batches[end].record
     else:
@@ -53,7 +53,7 @@ def run_end(batches: Sequence[HotBatch], begin: int, end: int) -> int:
 
 
 def entries_behind(cold: bytes) -> list[int]:
-    """The entries of an index that begin behind a hole."""
+    """Return the entries of an index that begin right after a gap."""
     count = index.count(cold)
     if not count or index.span(cold, 0, count)[1] - index.begin_of(cold, 0)[0] < JUMP:
         return []
@@ -61,12 +61,12 @@ def entries_behind(cold: bytes) -> list[int]:
 
 
 def between(record: int, end: int) -> int:
-    """How many numbers lie between that were not jumped over."""
+    """Return the count of record numbers in the range, without skipped ones."""
     return max(0, end - record) % JUMP
 
 
 def missing(stream: Stream, begin: int) -> int:
-    """How many numbers from `begin` on no record has."""
+    """Return the count of numbers from `begin` on that no record has."""
     if stream.next_record - begin < JUMP:
         return 0
     found, at = 0, begin

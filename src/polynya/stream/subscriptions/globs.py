@@ -1,4 +1,4 @@
-"""Glob patterns over stream names as they are spelled under /v1/stream/: `*` is one segment, `**` any number of them (R143)."""
+"""Glob patterns over stream names as spelled under /v1/stream/: `*` is one segment, `**` any number of them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable
 from polynya.base.limits import PATH_BYTES_MAX
 from polynya.base.names import spelled_name
 
-_STAR = re.compile("%2a", re.IGNORECASE)  # how a pattern spells a star that is meant literally
+_STAR = re.compile("%2a", re.IGNORECASE)  # the spelling of a literal star in a pattern
 
 
 class BadPattern(ValueError):
-    """The text is no pattern; the message says why."""
+    """The text is not a valid pattern; the message gives the reason."""
 
 
 def check_pattern(pattern: str) -> None:
-    """Raises `BadPattern`. Leading and trailing slashes are to be stripped before."""
+    """Raise `BadPattern` for an invalid pattern. Strip leading and trailing slashes first."""
     if len(pattern.encode()) > PATH_BYTES_MAX:
         raise BadPattern(f"a pattern has at most {PATH_BYTES_MAX} bytes")
     for segment in pattern.split("/"):
@@ -27,20 +27,20 @@ def check_pattern(pattern: str) -> None:
 
 
 def first_segment(pattern: str) -> str:
-    """What the first segment of a matching name must be; "" when it may be any."""
+    """Return the first segment that matching names must have; "" if any may match."""
     segment = pattern.split("/", 1)[0]
     return "" if "*" in segment else _STAR.sub("*", segment)
 
 
 def compile_pattern(pattern: str) -> Callable[[str], bool]:
-    """The test of canonical names."""
+    """Return a predicate over canonical names."""
     parts = [segment if segment in ("*", "**") else _STAR.sub("*", segment) for segment in pattern.split("/")]
     wild = [segment in ("*", "**") for segment in pattern.split("/")]
     return lambda name: _matches(parts, wild, spelled_name(name).split("/"))
 
 
 def _matches(parts: list[str], wild: list[bool], segments: list[str]) -> bool:
-    """Only the last `**` is ever widened: what an earlier one could take, the last one can take as well. So no search is exponential."""
+    """Match by widening only the last `**`: it can take whatever an earlier one could. So the search is never exponential."""
     at = part = 0
     star = star_at = -1
     while at < len(segments):

@@ -1,7 +1,7 @@
-"""What subscriptions watch of a group's streams: patterns, explicit links, cursors, and who has pending records (F17).
+"""The links of subscriptions to a group's streams: patterns, explicit links, cursors, and pending records.
 
-A pattern is in every group before its PUT is answered, so a stream that is created later is linked at its creation, before its first
-append. A link is a field of its stream and goes with it; that an explicit link is wanted stays in the registration.
+A pattern reaches every group before its PUT is answered, so a stream created later is linked at creation, before its first append. A
+link is a field of its stream and is deleted with it. The registration remembers which explicit links are wanted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 
 def apply_link(machine: Machine, command: LinkSubscription, place: int) -> Reply:
-    """OK, ATTEMPT_REFUSED when that life is over, or EVICTED. Streams that are there are linked at their tails."""
+    """Apply a link revision; existing streams are linked at their tails. Replies OK, ATTEMPT_REFUSED (the incarnation is over) or
+    EVICTED."""
     state = machine.subscriptions
     watch = state.watches.get(command.id)
     if command.uid in state.dropped or (watch is not None and watch.registration.uid > command.uid):
@@ -96,7 +97,7 @@ def apply_unlink(machine: Machine, command: UnlinkSubscription, place: int) -> R
 
 
 def apply_ack(machine: Machine, command: AckLinks, place: int) -> Reply:
-    """OK; the detail lists the names that were not taken: no such link any more, or beyond the tail."""
+    """Advance cursors. OK; the detail lists the refused names: the link no longer exists, or the position is beyond the tail."""
     watch = machine.subscriptions.watches.get(command.id)
     if watch is None or watch.registration.uid != command.uid:
         return Reply(Code.NOT_FOUND)
@@ -123,11 +124,11 @@ RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
 }
 
 
-# --- what the streams' own rules call ----------------------------------------------------------------------------------------------
+# --- called by the rules of streams ------------------------------------------------------------------------------------------------
 
 
 def link_created(state: SubscriptionState, stream: Stream) -> None:
-    """The stream is new and nothing was appended yet: link it to all who wait for it. A fork begins at its fork point."""
+    """Link a new stream, before its first append, to every subscription that matches. A fork's links begin at its fork point."""
     spelled = spelled_name(stream.name)
     for segment in ("", spelled.split("/", 1)[0]):
         for key in state.by_segment.get(segment, ()):
@@ -135,12 +136,12 @@ def link_created(state: SubscriptionState, stream: Stream) -> None:
             if watch.matches(stream.name):
                 _link(watch, stream, GLOB)
     named = (state.watches[key] for key in state.by_name.get(stream.name, ()))
-    for watch in sorted(named, key=_life):  # in which order they were told of the name no snapshot says
+    for watch in sorted(named, key=_life):  # no snapshot keeps the order in which the names were registered
         _link(watch, stream, EXPLICIT)
 
 
 def note_append(state: SubscriptionState, stream: Stream) -> None:
-    """The linked stream has grown. A subscription hears of it when it had nothing pending in this group."""
+    """Mark the stream as pending. A subscription without other pending streams in this group is notified."""
     for key in stream.links or ():
         watch = state.watches[key]
         pending = watch.pending
@@ -151,7 +152,7 @@ def note_append(state: SubscriptionState, stream: Stream) -> None:
 
 
 def note_trim(state: SubscriptionState, stream: Stream) -> None:
-    """What was trimmed is nobody's work any more."""
+    """Advance cursors past the trimmed records."""
     first = (stream.first_record, stream.first_byte)
     for key, link in (stream.links or {}).items():
         link.record, link.byte = max((link.record, link.byte), first)
@@ -160,7 +161,7 @@ def note_trim(state: SubscriptionState, stream: Stream) -> None:
 
 
 def forget_stream(state: SubscriptionState, stream: Stream) -> None:
-    """The stream goes, and its links with it."""
+    """Remove the links of a stream that is being deleted."""
     for key in stream.links or ():
         watch = state.watches[key]
         watch.linked.pop(stream.uid, None)
@@ -168,11 +169,11 @@ def forget_stream(state: SubscriptionState, stream: Stream) -> None:
     stream.links = None
 
 
-# --- questions ---------------------------------------------------------------------------------------------------------------------
+# --- queries -----------------------------------------------------------------------------------------------------------------------
 
 
 def oldest_links(machine: Machine, key: str, uid: int, limit: int) -> list[LinkInfo]:
-    """Links with pending records, the longest waiting first, then others, at most `limit`."""
+    """Return at most `limit` links: pending ones first, longest waiting first, then the others."""
     watch = machine.subscriptions.watches.get(key)
     if watch is None or watch.registration.uid != uid:
         return []
@@ -190,7 +191,7 @@ def oldest_links(machine: Machine, key: str, uid: int, limit: int) -> list[LinkI
 
 
 def page_of_links(machine: Machine, key: str, uid: int, after: str, limit: int) -> list[LinkInfo]:
-    """The first `limit` links by spelled name after `after`."""
+    """Return the first `limit` links by spelled name after `after`."""
     watch = machine.subscriptions.watches.get(key)
     if watch is None or watch.registration.uid != uid:
         return []
@@ -200,7 +201,7 @@ def page_of_links(machine: Machine, key: str, uid: int, after: str, limit: int) 
 
 
 def named_links(machine: Machine, key: str, uid: int, names: list[str]) -> list[LinkInfo]:
-    """The links of those of these streams that are linked."""
+    """Return the links among these stream names."""
     watch = machine.subscriptions.watches.get(key)
     if watch is None or watch.registration.uid != uid:
         return []
@@ -209,7 +210,7 @@ def named_links(machine: Machine, key: str, uid: int, names: list[str]) -> list[
 
 
 def pending_watches(machine: Machine) -> list[tuple[str, int, str]]:
-    """(id, uid, a stream) of every subscription with pending records here: what a repair notifies again."""
+    """Return (id, uid, a stream) of every subscription with pending records here; the repair job notifies them again."""
     return [
         (key, watch.registration.uid, machine.by_uid[next(iter(watch.pending))].name)
         for key, watch in machine.subscriptions.watches.items()
@@ -218,7 +219,7 @@ def pending_watches(machine: Machine) -> list[tuple[str, int, str]]:
 
 
 def _missing(machine: Machine, watch: Watch) -> Iterator[LinkInfo]:
-    """Explicit links of streams that do not exist."""
+    """Yield the explicit links of streams that do not exist."""
     for name in watch.registration.streams:
         stream = machine.streams.get(name)
         if stream is None or stream.links is None or watch.registration.id not in stream.links:
@@ -248,7 +249,7 @@ def encode_image(state: SubscriptionState) -> SubscriptionsImage:
 
 
 def decode_image(machine: Machine, image: SubscriptionsImage) -> None:
-    """Call when the streams are there: what follows from them is counted anew."""
+    """Restore the state after the streams are in place; derived sets are recomputed."""
     state = machine.subscriptions
     state.homes = {subscription.id: subscription for subscription in image.homes}
     state.graves = {grave.uid: grave for grave in image.graves}

@@ -1,8 +1,8 @@
-"""Subscriptions in their home group: life, membership, and the table of states that fences every worker (R140 to R147, F17).
+"""Subscriptions in their home group: life cycle, membership, and the state transition table that fences every worker.
 
-What is watched lives in the streams' groups (`subscriptions_links.py`). A wake is started only from IDLE, and whoever brings a
-subscription to IDLE looks at the links afterwards: news that came while it was busy are found then, and news that come later are
-notified by the streams' groups. So no wake is lost for ever, although notifications are volatile.
+The watched links live in the streams' groups (`subscriptions/links.py`). A wake starts only from IDLE. Each transition to IDLE is
+followed by a check of the links, which finds records appended in the meantime. Later appends are notified by the streams' groups. So no
+wake is lost permanently, although notifications are volatile.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ PULL_WAKE = 1
 
 
 class Event(enum.IntEnum):
-    """What can happen to a subscription. All but WAKE and CLAIM are fenced by generation and wake id."""
+    """The events of a subscription. All but WAKE and CLAIM are fenced by generation and wake id."""
 
     WAKE = 1  # there is pending work
     CLAIM = 2  # a worker wants the lease (pull-wake)
-    HEARTBEAT = 3  # the worker lives
-    DONE = 4  # the worker is through, or gives up: release
-    DELIVERED = 5  # the webhook took the wake, or the wake stream has it
-    FAILED = 6  # it did not
-    EXPIRE = 7  # the lease is over
-    NOTHING = 8  # the wake was looked at and there is no pending work (any more)
+    HEARTBEAT = 3  # the worker is alive
+    DONE = 4  # the worker has finished or gives up: release
+    DELIVERED = 5  # the webhook accepted the wake, or the wake stream has it
+    FAILED = 6  # the delivery failed
+    EXPIRE = 7  # the lease has expired
+    NOTHING = 8  # the wake was checked and nothing is pending (any more)
 
 
 def apply_put(machine: Machine, command: SubscriptionPut, place: int) -> Reply:
-    """CREATED, EXISTS, EXISTS_DIFFERENT or TOO_MANY. The reply's uid is that of this life."""
+    """Create or confirm a subscription: CREATED, EXISTS, EXISTS_DIFFERENT or TOO_MANY. The reply's uid is that of this incarnation."""
     homes = machine.subscriptions.homes
     known = homes.get(command.id)
     if known is not None:
@@ -64,7 +64,7 @@ def apply_put(machine: Machine, command: SubscriptionPut, place: int) -> Reply:
 
 
 def apply_streams(machine: Machine, command: SubscriptionStreams, place: int) -> Reply:
-    """OK when something changed, EXISTS when nothing had to, NOT_FOUND, TOO_MANY."""
+    """Change the explicit links: OK after a change, EXISTS without one, NOT_FOUND, TOO_MANY."""
     subscription = machine.subscriptions.homes.get(command.id)
     if subscription is None:
         return Reply(Code.NOT_FOUND)
@@ -110,8 +110,9 @@ def apply_linked(machine: Machine, command: SubscriptionLinked, place: int) -> R
 
 
 def apply_event(machine: Machine, command: SubscriptionEvent, place: int) -> Reply:
-    """OK: it happened; the detail is [generation, wake id, holder]. NOT_FOUND: another life, or none. HELD: claimed by the detail's
-    holder. FENCED: of an older wake, or nothing that the state takes. ACTIVE: a wake is in flight, or a lease runs still."""
+    """Apply an event. OK: it took effect; the detail is [generation, wake id, holder]. NOT_FOUND: another incarnation, or none. HELD:
+    leased to the detail's holder. FENCED: of an older wake, or not allowed in this state. ACTIVE: a wake is in flight, or a lease
+    still runs."""
     state = machine.subscriptions
     subscription = state.homes.get(command.id)
     if subscription is None or (command.uid and command.uid != subscription.uid):
@@ -130,7 +131,7 @@ def apply_event(machine: Machine, command: SubscriptionEvent, place: int) -> Rep
 
 
 def _wake(subscription: Subscription, command: SubscriptionEvent) -> Code:
-    """The lease of a webhook's wake starts now, or when a retry that was scheduled before is due: the schedule outlives the wake."""
+    """Start a wake. A webhook's lease begins now, or at the time of an earlier scheduled retry: the schedule outlives the wake."""
     subscription.state = State.WAKING
     subscription.generation += 1
     subscription.wake_id = command.wake_id
@@ -159,7 +160,7 @@ def _extend(subscription: Subscription, command: SubscriptionEvent) -> Code:
 
 
 def _rest(subscription: Subscription, command: SubscriptionEvent) -> Code:
-    """To IDLE: the wake is over, its id opens nothing any more."""
+    """Return to IDLE: the wake is over, and its id is no longer valid."""
     subscription.state = State.IDLE
     subscription.wake_id = subscription.holder = subscription.stream = ""
     subscription.lease_until_ms = 0
@@ -178,7 +179,8 @@ def _expire(subscription: Subscription, command: SubscriptionEvent) -> Code:
 
 
 def _delivered(subscription: Subscription, command: SubscriptionEvent) -> Code:
-    """Whoever took the webhook lives, so its lease runs anew. A wake event is announced again at `until_ms` if nobody claims."""
+    """Record a delivery. It proves that the webhook's endpoint is alive, so the lease starts over. An unclaimed wake event is announced
+    again at `until_ms`."""
     subscription.attempts = 0
     subscription.next_attempt_ms = command.until_ms
     if subscription.config.kind == WEBHOOK:
@@ -188,7 +190,7 @@ def _delivered(subscription: Subscription, command: SubscriptionEvent) -> Code:
 
 
 def _failed(subscription: Subscription, command: SubscriptionEvent) -> Code:
-    """The next attempt is persisted; a webhook's lease begins with it."""
+    """Schedule the next attempt; a webhook's lease begins with it."""
     subscription.attempts += 1
     subscription.next_attempt_ms = command.until_ms
     if subscription.config.kind == WEBHOOK:
@@ -200,7 +202,7 @@ _UNFENCED = frozenset([Event.WAKE, Event.CLAIM])
 _NOT_TAKEN: dict[int, Code] = {Event.WAKE: Code.ACTIVE}
 _TABLE: dict[tuple[int, int, int], Callable[[Subscription, SubscriptionEvent], Code]] = {
     (State.IDLE, WEBHOOK, Event.WAKE): _wake,
-    (State.WAKING, WEBHOOK, Event.HEARTBEAT): _extend,  # the callback may be faster than the webhook's answer
+    (State.WAKING, WEBHOOK, Event.HEARTBEAT): _extend,  # the callback may arrive before the webhook's response
     (State.WAKING, WEBHOOK, Event.DELIVERED): _delivered,
     (State.WAKING, WEBHOOK, Event.FAILED): _failed,
     (State.WAKING, WEBHOOK, Event.DONE): _finish,

@@ -1,4 +1,4 @@
-"""The state of subscriptions in a group: those whose home it is, and what any subscription watches of this group's streams (F17)."""
+"""The state of subscriptions in a group: those whose home group it is, and all watches on this group's streams."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ EXPLICIT = 2
 
 
 class State(enum.IntEnum):
-    """Where a subscription stands; the table of what may happen is in `subscriptions.py`."""
+    """The state of a subscription; the transition table is in `rules.py`."""
 
     IDLE = 0  # nothing in flight: pending work starts a wake
-    WAKING = 1  # a wake was issued: to be delivered to the webhook, or written to the wake stream and to be claimed
-    LEASED = 2  # somebody works on it, until `lease_until_ms`
+    WAKING = 1  # a wake was issued: it awaits webhook delivery, or a claim through the wake stream
+    LEASED = 2  # a worker holds the lease until `lease_until_ms`
 
 
 class Subscription(msgspec.Struct, array_like=True, gc=False):
-    """A subscription in its home group. (`generation`, `wake_id`) is the fence of everything that a worker may do."""
+    """A subscription in its home group. (`generation`, `wake_id`) fences every action of a worker."""
 
     id: str
-    uid: int  # of this life of the id
+    uid: int  # of this incarnation of the id
     config: SubscriptionConfig
     base_url: str  # of the last PUT: callback URLs are built from it
     created_ms: int
     streams: dict[str, None]  # explicit links, canonical names
-    revision: int = 1  # of what it watches
-    linked: int = 0  # the revision that every group is known to have applied
+    revision: int = 1  # of the set of watched streams
+    linked: int = 0  # the latest revision known to be applied in every group
     state: int = State.IDLE
     generation: int = 0
     wake_id: str = ""  # "" while idle
-    stream: str = ""  # whose append woke it
-    holder: str = ""  # as `holder_of` gives it
-    lease_until_ms: int = 0  # 0: no lease runs
+    stream: str = ""  # the stream whose append caused the wake
+    holder: str = ""  # in the form of `holder_of`
+    lease_until_ms: int = 0  # 0: no lease
     attempts: int = 0  # failed deliveries in a row
-    next_attempt_ms: int = 0  # 0: none is due
+    next_attempt_ms: int = 0  # 0: none scheduled
 
 
 def holder_of(worker: str, claim_id: str) -> str:
-    """Who has a lease. `claim_id`: what the worker calls the claim by which it got it; "" when it has no word for it."""
+    """Return the identity of a lease holder. `claim_id` is the worker's name for its claim; "" if it gave none."""
     return f"{worker}\0{claim_id}" if claim_id else worker
 
 
@@ -52,7 +52,7 @@ def worker_of(holder: str) -> str:
 
 
 class Tombstone(msgspec.Struct, array_like=True, gc=False):
-    """A deleted subscription of which some groups may not know yet."""
+    """A deleted subscription that some groups may not have unlinked yet."""
 
     id: str
     uid: int
@@ -67,7 +67,7 @@ class Link(msgspec.Struct, array_like=True, gc=False):
 
 
 class LinkInfo(msgspec.Struct, array_like=True, gc=False):
-    """A link as it is shown. A stream that does not exist (yet) has its tail at 0."""
+    """A link for display. A stream that does not exist (yet) has its tail at 0."""
 
     name: str
     kinds: int
@@ -83,18 +83,18 @@ class LinkInfo(msgspec.Struct, array_like=True, gc=False):
 
 
 class Registration(msgspec.Struct, array_like=True, gc=False):
-    """What a subscription watches in one group."""
+    """The streams that a subscription watches in one group."""
 
     id: str
     uid: int
     revision: int
     pattern: str
     without: str  # never linked by the pattern: the subscription's own wake stream
-    streams: dict[str, None]  # explicit ones of this group, existing or not
+    streams: dict[str, None]  # explicit links in this group, existing or not
 
 
 class SubscriptionsImage(msgspec.Struct, array_like=True, gc=False):
-    """What a snapshot keeps. Fields are only appended, and with defaults."""
+    """The form of the state in snapshots. Fields are only appended, and with defaults."""
 
     homes: list[Subscription]
     graves: list[Tombstone]
@@ -103,7 +103,7 @@ class SubscriptionsImage(msgspec.Struct, array_like=True, gc=False):
 
 
 class Watch:
-    """A registration at work: which of the group's streams are linked, and which of those have pending records (oldest first)."""
+    """A live registration: its linked streams in this group, and those with pending records (oldest first)."""
 
     __slots__ = ("linked", "matches", "pending", "registration")
 
@@ -115,11 +115,11 @@ class Watch:
 
 
 class SubscriptionState:
-    """All of one group. `wakes` is volatile: id -> (uid, a stream with news), for the shell to take and pass on; it may be lost.
+    """All subscription state of one group. `wakes` is volatile: id -> (uid, a stream with new records). The service collects and
+    forwards it; a loss is tolerated.
 
-    Invariants: `awake` holds the homes that are not idle; a watch's `linked` are the streams that have a link of its id, and
-    `pending` those of them whose tail is beyond the link.
-    """
+    Invariants: `awake` holds the homes that are not idle. A watch's `linked` holds the streams with a link of its id, and `pending`
+    those whose tail is beyond the link."""
 
     __slots__ = ("awake", "by_name", "by_segment", "dropped", "graves", "homes", "wakes", "watches")
 
@@ -127,7 +127,7 @@ class SubscriptionState:
         self.homes: dict[str, Subscription] = {}
         self.graves: dict[int, Tombstone] = {}
         self.watches: dict[str, Watch] = {}
-        self.dropped: dict[int, None] = {}  # lives that are over: a late registration of one is refused; oldest first
+        self.dropped: dict[int, None] = {}  # incarnations that are over, oldest first; their late registrations are refused
         self.awake: dict[str, None] = {}
         self.by_segment: dict[str, dict[str, None]] = {}  # first segment of patterns ("": any) -> ids
         self.by_name: dict[str, dict[str, None]] = {}  # explicit links, existing streams or not -> ids
