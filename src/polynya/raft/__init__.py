@@ -1,16 +1,16 @@
-"""One group's agreement. Pure: no I/O, no clock, no randomness, no asyncio; time and a seed are inputs.
+"""Raft consensus for one group. Pure code: no I/O, clock, randomness or asyncio; time and a random seed are inputs.
 
-A `Raft` is one member of one group. Its inputs return at once: a message, time, proposals, what became durable or applied, reads, a change of
-members. At the end of a turn `take` gives what all of them led to: what to write, what to send, what to apply, what to answer. The
-outside gathers that over all groups of a core into one write with one fsync, and one frame to each peer. What a message needs to be
-durable is held back here, so that all that comes out may leave at once: nobody outside can answer too early.
+A `Raft` is one replica of one group. Its inputs return at once: messages, time, proposals, durable writes, applied entries, reads and
+membership changes. At the end of a turn, `take` returns the effects: what to write, send, apply and answer. The caller gathers the effects
+of all groups of a core into one write with one fsync, and one frame for each peer. Messages that require a durable write are held back
+here, so every message that `take` returns may leave at once. No peer can see an answer too early.
 
-The pieces: elections with pre-vote and check-quorum, replication that is pipelined and bounded, reads by lease or by a round of heartbeats on
-any member, snapshots in chunks, learners and readers, joint changes of membership, hand-over, sleep for groups with nothing to do.
-Messages, what the journal keeps, and the invariants: docs/formats/raft.md.
+Features: elections with pre-vote and check-quorum, pipelined and bounded replication, linearizable reads on any member (by lease or by a
+round of heartbeats), chunked snapshots, learners and readers, joint membership changes, leadership transfer, and quiescence of idle groups.
+docs/formats/raft.md describes the messages, the journal records and the invariants.
 
-It does not know what commands mean, keeps no bytes but those it still has to send or apply, does not discover that nodes are gone (`peer_lost`
-tells), and does not decide who should lead or belong: it is told.
+This package does not interpret commands. It keeps only the bytes that it still has to send or apply. It does not detect failed nodes
+(`peer_lost` reports them), and it does not choose leaders or members.
 """
 
 from polynya.raft.codec import decode_message, encode_block, encode_message, group_of_message

@@ -1,4 +1,4 @@
-"""Messages as bytes and back (docs/formats/raft.md)."""
+"""Encoding and decoding of Raft messages (docs/formats/raft.md)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _AppendFrame(Message, frozen=True, tag=1):
 
 _KINDS = frozenset(
     (EntryKind.COMMAND, EntryKind.NOOP, EntryKind.CONFIGURATION)
-)  # others are frames of the journal: in a log they would void it
+)  # other kinds are journal frames; in a log they would make it invalid
 _Frame = (
     _AppendFrame
     | AppendAnswer
@@ -61,15 +61,15 @@ _decode_block: Callable[[bytes], list[int | bytes]] = msgspec.msgpack.Decoder(li
 
 
 def encode_block(entries: list[Entry]) -> bytes:
-    """The entries of an append. Once for all members that get the same list."""
-    if len(entries) == 1:  # a turn's appends, bundled
+    """Encode the entries of an append, once for all members that receive the same list."""
+    if len(entries) == 1:  # the common case: the appends of a turn, batched into one entry
         entry = entries[0]
         return _encode((entry.term, entry.kind, entry.payload))
     return _encode(list(chain.from_iterable((entry.term, entry.kind, entry.payload) for entry in entries)))
 
 
 def encode_message(message: Message, block: bytes | None = None) -> bytes:
-    """`block`: of an append, when it was encoded already."""
+    """Encode a message. `block` holds the entries of an append if they are already encoded."""
     if type(message) is not Append:
         return _encode(message)
     raw = msgspec.Raw(encode_block(message.entries) if block is None else block)
@@ -88,12 +88,12 @@ _decode_head: Callable[[bytes], _Head] = msgspec.msgpack.Decoder(_Head).decode
 
 
 def group_of_message(data: bytes) -> int:
-    """Of an encoded message."""
+    """Return the group of an encoded message."""
     return _decode_head(data).group
 
 
 def decode_message(data: bytes) -> Message:
-    """Raises Senseless when `data` is no message, or says what no member can say."""
+    """Decode a message. Raises InvalidMessage if `data` is malformed or no member could have sent it."""
     try:
         frame = _decoder.decode(data)
         if type(frame) is _AppendFrame:

@@ -1,4 +1,4 @@
-"""Who belongs to a group, and what a majority of them is."""
+"""The members of a group and their quorums."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Configuration(msgspec.Struct, frozen=True, array_like=True):
-    """Members by their part, each tuple sorted. `outgoing`: the voters of before, while both majorities are needed."""
+    """Members by role, each tuple sorted. `outgoing` holds the previous voters while both majorities are needed (joint consensus)."""
 
     voters: tuple[int, ...]
     outgoing: tuple[int, ...] = ()
@@ -27,11 +27,12 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
         return member in self.voters or member in self.outgoing
 
     def alone(self, member: int) -> bool:
-        """Whether its word is every majority."""
+        """Return whether the vote of this member alone is a quorum."""
         return self.voters == (member,) and self.outgoing in {(), (member,)}
 
     def agreed(self, value: Callable[[int], int]) -> int:
-        """The largest number that a majority (when joint: of each side) has reached, given what each voter has reached."""
+        """Return the largest number that a majority of voters has reached (a majority of each side when joint). `value` maps a voter to its
+        number."""
         voters = self.voters
         reached = sorted(map(value, voters))[(len(voters) - 1) // 2]
         if self.outgoing:
@@ -39,7 +40,7 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
         return reached
 
     def won(self, votes: dict[int, bool]) -> bool | None:
-        """Whether an election is won or lost by the votes so far; None while it is open."""
+        """Return whether the votes decide the election: True for won, False for lost, None while it is open."""
         sides = [_won(side, votes) for side in (self.voters, self.outgoing) if side]
         if False in sides:
             return False
@@ -47,7 +48,7 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
 
 
 def normal(configuration: Configuration) -> Configuration:
-    """Sorted, without doubles. Raises ValueError when it has no voter or gives a member two parts."""
+    """Return the configuration sorted and without duplicates. Raises ValueError if it has no voter, or a member with two roles."""
     parts = [tuple(sorted(set(part))) for part in (configuration.voters, configuration.learners, configuration.readers)]
     if not parts[0]:
         raise ValueError("a group needs a voter")

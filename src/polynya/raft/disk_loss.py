@@ -1,5 +1,5 @@
-"""A member that finds nothing of its group on its disk may have voted and acknowledged in an earlier life: it is forgetful until that can do
-no harm (docs/formats/raft.md, Forgetting)."""
+"""Recovery of a member whose disk holds nothing of its group. A previous incarnation may have voted and acknowledged entries, so the member
+stays `forgetful` (without a vote) until that is safe. docs/formats/raft.md, Forgetting, has the protocol."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE = 2  # election times
 
 
 def start(raft: Raft) -> None:
-    """Ask all others before anything else."""
+    """Initialize the state; a forgetful member queries all others before it does anything else."""
     raft.recall_known = {index: _voices(configuration) for index, configuration in membership.possible_from(raft)}
     raft.recall_since = min(raft.recall_known)
     others = set(_members(raft)) - {raft.node}
@@ -35,8 +35,8 @@ def start(raft: Raft) -> None:
 
 
 def is_blank(raft: Raft) -> bool:
-    """It has promised nothing and holds nothing, as far as it knows. One that has found so with all others stays blank until it votes: they may not
-    have heard of each other yet, and would wait for a leader that nobody can be."""
+    """Return whether this member has promised nothing and holds nothing, as far as it knows. A member that found its group to be new stays
+    blank until it votes. Otherwise two such members could wait for each other without electing a leader."""
     return raft.term == 0 and raft.log.last == 0 and not raft.learning
 
 
@@ -45,7 +45,7 @@ def deadline_ms(raft: Raft) -> int:
 
 
 def tick(raft: Raft) -> None:
-    """Ask those again who have not answered; end every older lead by ourselves if its leader has not."""
+    """Query the members that have not answered. After the election holdoff, enter a new term, which ends every older leadership."""
     if raft.patient_ms and raft.now_ms >= raft.patient_ms:
         raft.patient_ms = 0
         election.become_follower(raft, raft.recalled_term + 1, 0)
@@ -54,14 +54,12 @@ def tick(raft: Raft) -> None:
         raft.recall_ms = raft.now_ms + raft.settings.election_ms
         for node in sorted(asked):
             raft.send(Recall(node, raft.node, raft.group, raft.term, is_blank(raft), raft.unborn))
-        for node in sorted(
-            raft.recall_told - asked if raft.unheard else ()
-        ):  # they may know by now that others have gone; as `found`, so that
-            raft.send(Recall(node, raft.node, raft.group, raft.term, is_blank(raft), found=True))  # nobody hands over for it once more
+        for node in sorted(raft.recall_told - asked if raft.unheard else ()):  # they may know newer members by now; `found`
+            raft.send(Recall(node, raft.node, raft.group, raft.term, is_blank(raft), found=True))  # avoids a second leadership transfer
 
 
 def concerns(message: Message) -> bool:
-    """Such messages are looked at whatever their term is."""
+    """Return whether the message is handled regardless of its term."""
     return type(message) is Recall or type(message) is RecallAnswer
 
 
@@ -78,7 +76,7 @@ def on_message(raft: Raft, message: Message) -> None:
             _heard(raft, message.sender, 0, blank=True)
     elif isinstance(message, RecallAnswer):
         if not message.blank:
-            raft.unmet.clear()  # somebody has known of all that they are there
+            raft.unmet.clear()  # a member with data proves that all members knew the group to be new
         elif not message.forgetful:
             raft.unmet.discard(message.sender)
         if raft.unheard:
@@ -87,25 +85,25 @@ def on_message(raft: Raft, message: Message) -> None:
 
 
 def _voices(configuration: Configuration) -> set[int]:
-    """Who has a voice in it, or may get one; readers never vote, and have nothing to tell."""
+    """Return the members that vote or may become voters. Readers never vote."""
     return {*configuration.voters, *configuration.outgoing, *configuration.learners}
 
 
 def _members(raft: Raft) -> tuple[int, ...]:
-    """Who has one in any that may be in effect."""
+    """Return the voting members of all configurations that may be in effect."""
     return tuple(sorted(set().union(*map(_voices, membership.possible(raft)))))
 
 
 def _learn_members(raft: Raft, answer: RecallAnswer) -> None:
-    """Members may have come since, whose word is needed; and gone: whoever belonged to the group only before a configuration that is known to be
-    committed can be elected by nobody, and may be gone for good. Each configuration was agreed to by a majority of the one before, so that,
-    when all of one have been heard, the next is known, if there is one."""
+    """Update the set of members whose answer is required. Members may have joined since, and their answers count. Members that belong only
+    to configurations older than a committed one cannot be elected and may never return, so they are not awaited. A majority of each
+    configuration agreed to the next one. Therefore the answers of all its members reveal the next one, if it exists."""
     knows = not answer.blank and not answer.forgetful
     if knows:
         raft.recall_told.add(answer.sender)
     if knows and answer.configurations and answer.configurations[0][1].voters and not raft.recall_based:
-        _begin_as(raft, *answer.configurations[0])  # who was made anew may know of no members yet
-    told = answer.configurations or ((raft.recall_since, Configuration(answer.members)),)  # of a release that does not tell since when
+        _begin_as(raft, *answer.configurations[0])  # a blank member may not know any members yet
+    told = answer.configurations or ((raft.recall_since, Configuration(answer.members)),)  # an older release does not send the indexes
     raft.recall_since = since = max(raft.recall_since, told[0][0])
     for index, configuration in told:
         if index or knows or not raft.recall_based:
@@ -119,7 +117,8 @@ def _learn_members(raft: Raft, answer: RecallAnswer) -> None:
 
 
 def _begin_as(raft: Raft, index: int, configuration: Configuration) -> None:
-    """Whom the group began with is known here from the settings alone, and these may be of later: what one says that has data is true."""
+    """Replace the first configuration, known here only from the settings, with that of a member that has data. The settings may name newer
+    nodes."""
     raft.recall_based = True
     raft.recall_known.pop(0, None)
     if index == raft.snapshot.index == raft.configurations[0][0] == 0:
@@ -128,8 +127,8 @@ def _begin_as(raft: Raft, index: int, configuration: Configuration) -> None:
 
 
 def _heard(raft: Raft, sender: int, term: int, *, blank: bool) -> None:
-    """What an earlier life of ours voted for is known to one of the others, so its term is not above the largest of theirs. In a term above
-    that we have no vote to repeat, and what we acknowledged before counts no more."""
+    """Record an answer. One of the other members knows what the previous incarnation voted for, so that term is not above their largest. In
+    a higher term this member has no vote to repeat, and its earlier acknowledgements no longer count."""
     if blank and not raft.all_blank:
         return
     raft.unheard.discard(sender)
@@ -139,23 +138,23 @@ def _heard(raft: Raft, sender: int, term: int, *, blank: bool) -> None:
         return
     if raft.all_blank:
         _is_new(raft)
-    else:  # a leader that was asked hands over, which costs its clients nothing; to enter that term ourselves costs them an election
+    else:  # a queried leader transfers leadership at no cost to clients; a term of our own would cost an election
         raft.patient_ms = raft.now_ms + PATIENCE * raft.settings.election_ms
 
 
 def _is_new(raft: Raft) -> None:
-    """There is nothing to remember. Nobody campaigns before all have found that: once there is a leader nobody but who has lost its disk since is
-    without a voice, and one such disk is no lost quorum."""
+    """Mark the group as new. Nobody campaigns before all members have found this. Once a leader exists, only a member that lost its disk
+    lacks a vote, and one lost disk does not lose the quorum."""
     raft.unborn, raft.unmet = True, set(raft.recalled)
     raft.recall_ms = raft.now_ms
     raft.remember()
 
 
 def keeps_out(raft: Raft, message: Message) -> bool:
-    """Of a forgetful member: whether it takes no notice, until it hears who leads in a term above all that it was told of."""
+    """Return whether a forgetful member ignores this message. It waits for a leader in a term above all that the others reported."""
     if raft.unheard:
         if isinstance(message, Append | Heartbeat | SnapshotChunk) and message.sender not in raft.recalled | raft.strangers:
-            raft.strangers.add(message.sender)  # it may lead what the group has become, of whose members no other is known here
+            raft.strangers.add(message.sender)  # it may lead members of the group that are all unknown here
             raft.recall_ms = raft.now_ms
         return True
     if raft.patient_ms:
@@ -166,7 +165,7 @@ def keeps_out(raft: Raft, message: Message) -> bool:
 
 
 def _make_way(raft: Raft, sender: int) -> None:
-    """A leader: whoever has forgotten what it promised us needs a term that it promised nothing in, so another voter is to lead in one."""
+    """Transfer leadership if a voter lost its disk: it needs a term in which it has promised nothing."""
     if raft.role is not Role.LEADER or not raft.configuration.votes(sender):
         return
     fit = [node for node, peer in raft.peers.items() if node != sender and not peer.lost and node in raft.configuration.voters]
@@ -175,13 +174,13 @@ def _make_way(raft: Raft, sender: int) -> None:
 
 
 def try_learn(raft: Raft) -> None:
-    """All is here that leaders have said to be committed since this member was made: what one before it acknowledged, under the same number, is
-    among that, as a leader commits that it is to be a member only after that it was none."""
+    """Become a full member once everything is durable that leaders reported as committed since this replica was created. This covers the
+    acknowledgements of an earlier replica on this node: a leader re-adds a member only after its removal is committed."""
     if raft.heard_commit and raft.heard_commit <= min(raft.verified, raft.durable):
         raft.remember()
 
 
 def try_remember(raft: Raft) -> None:
-    """All that was committed before is here: the log goes on from that of a leader that was elected without what we forgot."""
+    """Become a full member once the log holds an entry of a leader that was elected without the lost data."""
     if not raft.unheard and not raft.patient_ms and raft.durable and (raft.log.term(raft.durable) or 0) > raft.recalled_term:
         raft.remember()

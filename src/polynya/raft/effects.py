@@ -1,4 +1,4 @@
-"""What the outside must do for a group, and the words for its part and for what it declines."""
+"""The effects that the caller carries out for a group, and the enums for roles and refusals."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from polynya.raft.messages import Entry, HardState, Message, Snapshot
 
 
 class Role(IntEnum):
-    FOLLOWER = 0  # learners and readers too
+    FOLLOWER = 0  # also learners and readers
     PRECANDIDATE = 1
     CANDIDATE = 2
     LEADER = 3
 
 
 class ProposalRefused(IntEnum):
-    """Nothing was taken, and nothing has happened."""
+    """The reason why a proposal was refused. A refused proposal has no effect."""
 
     NOT_LEADER = 1
-    HANDING_OVER = 2  # a hand-over is under way: soon there is another leader, or this one goes on
-    OVERLOADED = 3  # over a bound
-    NOT_READY = 4  # nothing of the own term is committed yet
+    HANDING_OVER = 2  # a leadership transfer is in progress: another leader follows, or this one resumes
+    OVERLOADED = 3  # a limit is exceeded
+    NOT_READY = 4  # no entry of the leader's own term is committed yet
     CHANGE_IN_FLIGHT = 5
-    NOT_CAUGHT_UP = 6  # a voter to be is no learner that is close to the end of the log
+    NOT_CAUGHT_UP = 6  # a new voter is not a learner that is close to the end of the log
     NOT_A_VOTER = 7
     INVALID = 9
-    JUST_LEFT = 10  # what a member to be said when it was one before may still be on its way
+    JUST_LEFT = 10  # a message from the earlier membership of a new member may still be in flight
 
 
 class ChunkWanted(msgspec.Struct, frozen=True, gc=False):
-    """Read this part of a snapshot and give it to `chunk`, or say `chunk_missing`."""
+    """Read this part of a snapshot and pass it to `chunk`, or call `chunk_missing`."""
 
     to: int
     snapshot: Snapshot
@@ -42,7 +42,7 @@ class ChunkWanted(msgspec.Struct, frozen=True, gc=False):
 
 
 class ChunkArrived(msgspec.Struct, frozen=True, gc=False):
-    """Keep this part of a snapshot; offset 0 begins anew."""
+    """Store this part of a snapshot; offset 0 starts a new one."""
 
     snapshot: Snapshot
     offset: int
@@ -50,7 +50,8 @@ class ChunkArrived(msgspec.Struct, frozen=True, gc=False):
 
 
 class EntryLoad(msgspec.Struct, frozen=True, gc=False):
-    """Read entries `begin` to `end` (half-open) back from the journal, as many as `bytes_max` holds but at least one, and give them to `loaded`."""
+    """Read entries `begin` to `end` (half-open) from the journal and pass them to `loaded`. Return as many as `bytes_max` holds, but at
+    least one."""
 
     begin: int
     end: int
@@ -58,15 +59,20 @@ class EntryLoad(msgspec.Struct, frozen=True, gc=False):
 
 
 class Effects(msgspec.Struct):
-    """What one group has for the outside since it was last asked. In this order:
+    """Pending effects of one group. Carry them out in this order:
 
-    1. `reset`, `hard_state` and `entries` go into this turn's write (entries as they are: they may replace earlier ones). When it is durable,
-       `persisted(ticket)`. Writes of a group become durable in the order of their tickets.
-    2. `messages` may leave at once, before that write.
-    3. `committed` entries are applied, then `applied(index)` is said. Their local write may still be under way: a majority has them.
-    4. `reads` are answered from what is applied by then; `reads_failed` are refused.
-    5. `changed`: part, term or known leader are not what they were. Proposals of an older term have an unknown outcome.
-    6. The rest concerns snapshots and old entries, and may take its time.
+    1. Write `reset`, `hard_state` and `entries` in this turn (entries may replace earlier ones). Call `persisted(ticket)` when the write is
+    durable. Writes of a group become durable in the order of their tickets.
+
+    2. Send `messages`. They may leave before that write.
+
+    3. Apply `committed`, then call `applied_to(index)`. The local write may still be in flight, because a majority already has the entries.
+
+    4. Answer `reads` from the applied state; refuse `reads_failed`.
+
+    5. `changed` reports a new role, term or leader. Proposals of an older term then have an unknown outcome.
+
+    6. The other fields concern snapshots and old entries, and are not urgent.
     """
 
     group: int
@@ -79,7 +85,7 @@ class Effects(msgspec.Struct):
     reads: list[Any] = []  # tokens
     reads_failed: list[Any] = []
     changed: bool = False
-    install: Snapshot | None = None  # all of it has arrived: install it durably, then `installed` or `install_failed`
+    install: Snapshot | None = None  # all chunks have arrived: install it durably, then call `installed` or `install_failed`
     chunks_wanted: list[ChunkWanted] = []
     chunks_arrived: list[ChunkArrived] = []
     load: EntryLoad | None = None
@@ -93,7 +99,7 @@ class PeerStatus(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """For operators and metrics."""
+    """The state of a member, for operators and metrics."""
 
     group: int
     role: Role
@@ -106,5 +112,5 @@ class Status(msgspec.Struct, frozen=True):
     asleep: bool
     peers: dict[int, PeerStatus]
     configuration: Configuration  # the one in effect
-    settled: bool  # and committed, and not joint
-    forgotten: tuple[int, ...] | None = None  # it has nothing of what it may have promised, and no voice; who has to tell it first
+    settled: bool  # it is committed, and not joint
+    forgotten: tuple[int, ...] | None = None  # without a vote after a disk loss: the members that must answer first

@@ -1,4 +1,4 @@
-"""Who leads: timeouts, pre-votes, votes, and the promise that a lease rests on (thesis 3.4, 6.4, 9.6)."""
+"""Elections: timeouts, pre-votes, votes, and the promise that leases rely on (thesis 3.4, 6.4, 9.6)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OF_LEADERS = (Append, Heartbeat, SnapshotChunk)
 
 
 def takes_term(raft: Raft, message: Message) -> bool:
-    """A message of another term came: become what it makes of us. Whether it is to be handled."""
+    """Change the state for a message of another term. Return whether to handle the message."""
     if message.term < raft.term:
         _answer_old(raft, message)
         return False
@@ -52,8 +52,8 @@ def restart_timer(raft: Raft) -> None:
 
 
 def leader_lost(raft: Raft, heard_ms: int) -> None:
-    """Of a member that sleeps or doubts, and hears from elsewhere that its leader was silent since `heard_ms`: if others may be elected by now, soon. A
-    pre-vote that came shortly before is granted, and then nobody competes with who asked."""
+    """Schedule an election for a quiescent or doubting follower whose leader has been silent since `heard_ms`. If a pre-vote was withheld
+    shortly before, grant it, so that nobody competes with that candidate."""
     raft.sleeping = False
     raft.heard_ms = max(raft.heard_ms, min(heard_ms, raft.now_ms))
     settings, withheld = raft.settings, raft.withheld
@@ -68,11 +68,12 @@ def leader_lost(raft: Raft, heard_ms: int) -> None:
 
 
 def may_campaign(raft: Raft) -> bool:
-    """A voter, and one that a change puts out as long as that is not known to be committed: the others may lack what only it has (4.2.2)."""
+    """Return whether this member may campaign. A voter that a change removes may campaign until the removal is known to be committed,
+    because only it may hold certain entries (4.2.2)."""
     known = raft.configurations
     if raft.forgetful or raft.learning or raft.unmet:
         return False
-    if len(known) == 1:  # nearly always, and asked for at every turn
+    if len(known) == 1:  # the common case, checked at every turn
         return raft.installing is None and known[0][1].votes(raft.node)
     return raft.installing is None and any(possible.votes(raft.node) for possible in membership.possible(raft))
 
@@ -100,7 +101,7 @@ def hurry(raft: Raft) -> None:
 
 
 def promised(raft: Raft, candidate: int) -> bool:
-    """Whether a leader relies on it that we elect nobody. That it asks for votes itself says that it is none any more."""
+    """Return whether a leader relies on our promise to elect nobody. A leader that requests votes itself has given up leadership."""
     if raft.role is Role.LEADER:
         return True
     return candidate != raft.leader and (raft.sleeping or raft.now_ms - raft.heard_ms < raft.settings.election_ms)
@@ -124,16 +125,16 @@ def on_vote(raft: Raft, message: Vote) -> None:
         become_follower(raft, message.term, 0)
     granted = fresh and raft.leader == 0 and raft.vote in {0, message.sender}
     if granted:
-        raft.role = Role.FOLLOWER  # no candidate before a vote any more
+        raft.role = Role.FOLLOWER  # a vote ends our own candidacy
         raft.set_hard_state(raft.term, message.sender)
         restart_timer(raft)
     raft.send(VoteAnswer(message.sender, raft.node, raft.group, raft.term, pre=False, granted=granted))
 
 
 def has_all_we_forgot(raft: Raft, asked: Vote) -> bool:
-    """Of a forgetful member that has heard all others: whether those are the candidate alone (a majority of two is both, so that it has whatever was
-    committed, and knows of all members that there could be), or its log has an entry of a term above all that it was told of: then it goes on from the
-    log of a leader that was elected without what was forgotten (docs/decisions/0019)."""
+    """Return whether a forgetful member that has all answers may vote for this candidate. The candidate may be the only other member: a
+    majority of two is both, so it holds every committed entry. Otherwise its log must have an entry of a term above all reported ones
+    (docs/decisions/0019). The leader of that term was elected without the lost votes."""
     return raft.recalled == {asked.sender} or asked.last_term > raft.recalled_term
 
 
@@ -149,8 +150,9 @@ def on_vote_answer(raft: Raft, message: VoteAnswer) -> None:
 
 
 def _ask_again_soon(raft: Raft) -> None:
-    """Who refused us has most likely asked at the same moment, and nobody wins: both ask again sooner than after a leader's silence, and at different
-    moments. By pre-vote, which a leader that was elected all the same, or a log that ours is behind of, answers without harm."""
+    """Retry soon after a refused vote. The refusing member most likely campaigned at the same moment, and nobody wins. Both retry earlier
+    than after a leader's silence, at random times. The retry is a pre-vote, which does no harm if a leader was elected or our log is stale.
+    """
     spread_ms = raft.settings.spread_ms
     raft.timer_ms = raft.now_ms
     raft.timeout_ms = min(raft.timeout_ms, spread_ms + raft.random(2 * spread_ms))
@@ -168,14 +170,14 @@ def count(raft: Raft, voter: int, *, granted: bool) -> None:
 
 
 def on_timeout_now(raft: Raft, message: TimeoutNow) -> None:
-    """The leader has given up its lease and wants us in its place."""
+    """Campaign at once: the leader gave up its lease in favor of this member."""
     if raft.role is Role.FOLLOWER and may_campaign(raft):
         raft.sleeping = False
         _campaign(raft, forced=True)
 
 
 def _campaign(raft: Raft, *, forced: bool) -> None:
-    """Our own vote counts, and the requests leave, when the new term is durable."""
+    """Start an election. Our own vote counts, and the requests leave, once the new term is durable."""
     raft.set_hard_state(raft.term + 1, raft.node)
     raft.role, raft.leader = Role.CANDIDATE, 0
     raft.verified = raft.acked = 0
@@ -192,7 +194,7 @@ def _ask(raft: Raft, *, pre: bool, forced: bool) -> None:
 
 
 def _answer_old(raft: Raft, message: Message) -> None:
-    """Whoever leads an older term must learn that it is over, though nobody here may campaign (etcd/raft, `stepFollower` with check-quorum)."""
+    """Notify the leader of an older term of the new term, even if nobody here may campaign (etcd/raft, `stepFollower` with check-quorum)."""
     if isinstance(message, _OF_LEADERS):
         raft.send(HeartbeatAnswer(message.sender, raft.node, raft.group, raft.term))
     elif type(message) is Vote:

@@ -1,4 +1,4 @@
-"""What a follower, a learner or a reader does with what its leader sends (thesis 3.5)."""
+"""Message handling of followers, learners and readers (thesis 3.5)."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 def heard(raft: Raft, leader: int) -> None:
-    """The leader of this term spoke."""
+    """Record a message from the leader of this term."""
     if raft.role is Role.LEADER:
         raise InvalidMessage(f"node {leader} says that it leads group {raft.group} in term {raft.term}, as this node does")
     if raft.role is not Role.FOLLOWER or raft.leader != leader:
         election.become_follower(raft, raft.term, leader)
     raft.heard_ms = raft.timer_ms = raft.now_ms
     raft.withheld = None
-    raft.verified = max(raft.verified, raft.commit)  # what is committed is in every later leader's log (leader completeness)
+    raft.verified = max(raft.verified, raft.commit)  # every later leader's log holds the committed entries (leader completeness)
 
 
 def arriving(raft: Raft, peer: int) -> None:
-    """A longer promise than the leader knows of does no harm."""
+    """Extend the election timeout while bytes from the leader arrive. A promise longer than the leader assumes is safe."""
     if raft.role is Role.FOLLOWER and raft.leader == peer:
         raft.heard_ms = raft.timer_ms = raft.now_ms
 
@@ -55,21 +55,19 @@ def on_heartbeat(raft: Raft, message: Heartbeat) -> None:
     learn_commit(raft, message.commit)
     raft.sleeping = message.sleep and quiescence.may_sleep(raft)
     if message.context:
-        raft.ack_due = (
-            raft.ack_due or raft.learning
-        )  # its answer says nothing of that, and an acknowledgement may have been lost: the last of a window
+        raft.ack_due = raft.ack_due or raft.learning  # answer it: an acknowledgement may be lost, the last one of a window included
         held, match = raft.verified, 0 if raft.learning else min(raft.verified, raft.durable)
         raft.send(HeartbeatAnswer(message.sender, raft.node, raft.group, raft.term, message.context, held, match, raft.sleeping))
 
 
 def learn_commit(raft: Raft, commit: int) -> None:
-    """Only what was compared with this leader's log can be known to be committed."""
+    """Advance the commit index. Only entries that match this leader's log can be known to be committed."""
     if raft.installing is None:
         raft.commit = max(raft.commit, min(commit, raft.verified))
 
 
 def flush(raft: Raft) -> None:
-    """One acknowledgement a turn, of all that became durable."""
+    """Acknowledge everything that became durable, once a turn."""
     if raft.forgetful:
         disk_loss.try_remember(raft)
     elif raft.learning:
@@ -96,7 +94,7 @@ def _extend(raft: Raft, entries: list[Entry]) -> None:
 
 
 def _reject(raft: Raft, message: Append) -> None:
-    """The hint: where to look next, passing over whole terms."""
+    """Reject an append with a hint where to search next; the hint skips whole terms."""
     log = raft.log
     hint = log.last_not_after(message.prev_index, message.prev_term)
     term = log.term(hint) or 0

@@ -1,4 +1,4 @@
-"""What a leader does: append, replicate, count, beat, hand over (thesis 3.5, 3.6, 3.10, 6.4, 10.2)."""
+"""The leader: append, replicate, count, send heartbeats, transfer leadership (thesis 3.5, 3.6, 3.10, 6.4, 10.2)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def propose(raft: Raft, entries: list[Entry]) -> ProposalRefused | None:
 
 
 def append(raft: Raft, entries: list[Entry]) -> None:
-    """They become part of the leader's log, and leave with the next flush."""
+    """Append entries to the leader's log. They are sent at the next flush."""
     index, term, group = raft.log.last, raft.term, raft.group
     for entry in entries:
         index += 1
@@ -96,7 +96,7 @@ def unreachable(raft: Raft, node: int) -> None:
 
 
 def leaving(raft: Raft, node: int) -> None:
-    """For the count of who is there alone: a lease counts answers."""
+    """Count a member as up while bytes leave for it. Leases still require answered heartbeats."""
     peer = raft.peers.get(node)
     if peer is not None:
         peer.heard_ms = raft.now_ms
@@ -115,7 +115,7 @@ def loaded(raft: Raft, begin: int, entries: list[Entry]) -> None:
 
 
 def assert_itself(raft: Raft, candidate: int) -> None:
-    """A member that does not hear us asks for votes."""
+    """Send heartbeats soon: a member that does not receive them requested votes."""
     if candidate in raft.peers:
         raft.last_active_ms = raft.now_ms
         quiescence.wake_leader(raft)
@@ -135,7 +135,7 @@ def on_append_answer(raft: Raft, message: AppendAnswer) -> None:
         _rejected(raft, peer, message)
     else:
         _matched(raft, peer, message.match)
-        if peer.mode is Mode.PROBE and message.match >= peer.next - 1:  # what it said before it came back with nothing answers no probe
+        if peer.mode is Mode.PROBE and message.match >= peer.next - 1:  # an acknowledgement from before a disk loss does not answer a probe
             peer.replicate()
 
 
@@ -157,7 +157,7 @@ def on_heartbeat_answer(raft: Raft, message: HeartbeatAnswer) -> None:
 
 
 def _check(raft: Raft, message: AppendAnswer | HeartbeatAnswer) -> None:
-    """Members acknowledge what this term's leader has."""
+    """Raise InvalidMessage if a member acknowledges entries beyond the leader's log."""
     if message.match > raft.log.last:
         raise InvalidMessage(f"node {message.sender} has entry {message.match} of group {raft.group}, whose leader has {raft.log.last}")
 
@@ -169,20 +169,20 @@ def _matched(raft: Raft, peer: Progress, match: int) -> None:
         assert peer.snapshot is not None
         if peer.match + 1 >= raft.log.first:
             peer.replicate()
-        elif peer.match >= peer.snapshot.index:  # what it needs next was compacted while it got this one
+        elif peer.match >= peer.snapshot.index:  # the entries that it needs next were compacted during the transfer
             peer.send_snapshot(raft.snapshot, raft.now_ms)
     if raft.transferee:
         hand_over(raft)
 
 
 def _held(peer: Progress, message: HeartbeatAnswer) -> None:
-    """What a member holds tells what was lost on the way to it: of what was sent before the heartbeat that it answers."""
+    """Detect lost appends: a member that holds less than was sent before the answered heartbeat did not receive the rest."""
     held = message.held
     if message.context >= peer.beat_context:
         peer.asleep = message.asleep
         if peer.mode is Mode.REPLICATE and held < peer.beat_next - 1:
             peer.probe(held + 1)
-    elif not message.context:  # it has woken, after it had agreed to sleep perhaps
+    elif not message.context:  # it woke up, possibly after it agreed to sleep
         peer.asleep = False
     if peer.mode is Mode.PROBE and message.context > peer.probe_context:
         peer.probing = False
@@ -196,7 +196,7 @@ def _rejected(raft: Raft, peer: Progress, message: AppendAnswer) -> None:
     if peer.mode is Mode.SNAPSHOT or stale:
         return
     if message.rejected == peer.match:
-        peer.match = 0  # it came back with nothing; what it had said before was still on its way, or it has a voice
+        peer.match = 0  # it lost its disk; its earlier acknowledgement was in flight, or it is a voter
     log = raft.log
     index = min(message.hint_index, message.rejected - 1)
     if index >= log.first:
@@ -205,8 +205,8 @@ def _rejected(raft: Raft, peer: Progress, message: AppendAnswer) -> None:
 
 
 def hand_over(raft: Raft) -> None:
-    """Once the target has everything, and all is applied here, so that whoever proposed it has an answer; for half of the time there is, as a
-    disk may be full. From here on there is no lease in this term."""
+    """Transfer leadership once the target has all entries and all are applied here, so that proposers get answers. After half an election
+    time, stop waiting for the apply, because the disk may be full. This term has no lease from here on."""
     peer = raft.peers.get(raft.transferee)
     answered = raft.applied == raft.log.last or raft.now_ms - raft.transfer_ms >= raft.settings.election_ms // 2
     if peer is not None and peer.match == raft.log.last and answered:
@@ -234,14 +234,14 @@ def beat(raft: Raft) -> None:
 
 
 def _tell_commit(raft: Raft, node: int, peer: Progress) -> None:
-    """A member that was made anew learns by appends how much there is to know, and may have lost the last one, or what it heard with a restart."""
+    """Send the commit index in an empty append to a member that still learns. It may have lost the last append, or the value in a restart."""
     if peer.mode is Mode.REPLICATE and not peer.inflight and peer.next == raft.log.last + 1:
         _send(raft, node, peer, [], 0)
 
 
 def _give_up(raft: Raft) -> None:
-    """No majority answers: whoever is elected there must not be contradicted here. They may hear us all the same, and then wait for a leader that
-    does not beat any more: the one that has most is told to lead, as the lease is over."""
+    """Step down without a majority, so that this node does not contradict a new leader. Members that still receive our heartbeats would
+    wait for a silent leader. The lease is over, so tell the most advanced voter to campaign."""
     voters = [node for node in raft.configuration.voters if node in raft.peers]
     if voters:
         best = max(voters, key=lambda node: raft.peers[node].match)
@@ -250,7 +250,7 @@ def _give_up(raft: Raft) -> None:
 
 
 def open_round(raft: Raft, *, regular: bool) -> None:
-    """A heartbeat that wants an answer, to all members, or for a read to those whose answer counts."""
+    """Send a heartbeat that requires an answer: to all members, or for reads only to voters."""
     raft.context += 1
     raft.rounds.append((raft.context, raft.now_ms))
     sleep = quiescence.is_quiet(raft)
@@ -262,7 +262,7 @@ def open_round(raft: Raft, *, regular: bool) -> None:
         peer.told = max(peer.told, commit)
         peer.asleep = peer.asleep and sleep
         late = raft.now_ms - peer.beat_ms >= raft.settings.election_ms
-        if regular and (late or peer.context >= peer.beat_context):  # else the one before is still on its way: the member is far
+        if regular and (late or peer.context >= peer.beat_context):  # else the previous one is in flight to a distant member
             peer.beat_context, peer.beat_next, peer.beat_ms = raft.context, peer.next, raft.now_ms
         if regular and not (peer.learned or raft.configuration.votes(node)):
             _tell_commit(raft, node, peer)
@@ -288,7 +288,7 @@ def flush(raft: Raft) -> None:
 
 
 def _count(raft: Raft) -> None:
-    """Commit what a majority has durably, if it is of this term (thesis 3.6.2)."""
+    """Commit the entries that a majority holds durably, if they are of this term (thesis 3.6.2)."""
     reached = raft.configuration.agreed(lambda node: raft.durable if node == raft.node else raft.peers[node].match)
     if reached <= raft.commit or raft.log.term(reached) != raft.term:
         return
@@ -307,7 +307,7 @@ def _may_send(raft: Raft, peer: Progress) -> bool:
 
 
 def _replicate(raft: Raft, node: int, peer: Progress, slices: _Slices) -> None:
-    """All that there is room for; and the commit, when no append has told it."""
+    """Send as much as the window allows. Send the commit index if no append carried it."""
     log = raft.log
     while (peer.next <= log.last or peer.mode is Mode.PROBE) and _may_send(raft, peer):
         if peer.next < log.first:
@@ -343,7 +343,7 @@ def _send(raft: Raft, node: int, peer: Progress, entries: list[Entry], size: int
 
 
 def _load(raft: Raft, begin: int) -> None:
-    """One at a time."""
+    """Request entries from the journal, one load at a time."""
     if not raft.loading:
         raft.loading = begin
         raft.load = EntryLoad(begin, raft.log.cached, raft.settings.message_bytes_max)

@@ -1,4 +1,4 @@
-"""The log of one group in memory: the terms of all entries since the snapshot, and the entries themselves from some index on."""
+"""The in-memory log of one group: the terms of all entries since the snapshot, and the newest entries themselves."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from itertools import accumulate
 
 from polynya.raft.messages import Entry
 
-ENTRY_BYTES = 64  # what an entry costs beside its payload
+ENTRY_BYTES = 64  # memory overhead of an entry, without its payload
 
 
 class Log:
-    """Entries `first` to `last`; from `cached` on they are in memory, before it only in the journal.
+    """The entries `first` to `last`. Entries from `cached` on are in memory; older ones are only in the journal.
 
-    Invariants: first <= cached <= last + 1; terms never fall; `term(first - 1)` is known.
+    Invariants: first <= cached <= last + 1; terms never decrease; `term(first - 1)` is known.
     """
 
     __slots__ = ("_ends", "_entries", "_evicted_end", "_starts", "_terms", "cached", "first", "last")
 
     def __init__(self, index: int, term: int) -> None:
-        """Empty, after the entry (term, index)."""
+        """Create an empty log after the entry (term, index)."""
         self.reset(index, term)
 
     def reset(self, index: int, term: int) -> None:
         self.first = self.cached = index + 1
         self.last = index
         self._entries: list[Entry] = []
-        self._ends: list[int] = []  # bytes up to and including each entry, from any origin
+        self._ends: list[int] = []  # cumulative bytes up to each entry, from an arbitrary origin
         self._evicted_end = 0
-        self._starts = [index]  # where each term begins
+        self._starts = [index]  # the first index of each term
         self._terms = [term]
 
     @property
@@ -37,11 +37,11 @@ class Log:
 
     @property
     def bytes(self) -> int:
-        """Of the entries in memory."""
+        """Return the bytes of the entries in memory."""
         return self._ends[-1] - self._evicted_end if self._ends else 0
 
     def term(self, index: int) -> int | None:
-        """None for what is not here: compacted, or not yet written."""
+        """Return the term of an entry, or None if it is compacted or not yet written."""
         if self._starts[-1] <= index <= self.last:
             return self._terms[-1]
         if not self.first - 1 <= index <= self.last:
@@ -49,7 +49,7 @@ class Log:
         return self._terms[bisect_right(self._starts, index) - 1]
 
     def append(self, entries: list[Entry]) -> None:
-        """`entries` follow `last`, and each other."""
+        """Append consecutive entries that follow `last`."""
         if not entries:
             return
         assert entries[0].index == self.last + 1, "the log has no holes"
@@ -63,7 +63,7 @@ class Log:
         self.last += len(entries)
 
     def truncate(self, index: int) -> None:
-        """Entries from `index` on are gone."""
+        """Remove the entries from `index` on."""
         assert self.cached <= index <= self.last, "only what is not applied yet can be cut off"
         keep = index - self.cached
         del self._entries[keep:], self._ends[keep:]
@@ -73,30 +73,30 @@ class Log:
             self._terms.pop()
 
     def entries(self, begin: int, end: int) -> list[Entry]:
-        """Half-open; all of them in memory."""
+        """Return a half-open range of entries, all of them in memory."""
         assert self.cached <= begin <= end <= self.last + 1
         return self._entries[begin - self.cached : end - self.cached]
 
     def cut(self, begin: int, bytes_max: int) -> int:
-        """The end of as many entries from `begin` on as fit, and of one that does not fit alone."""
+        """Return the end of the entries from `begin` that fit into `bytes_max`. An oversized entry is returned alone."""
         limit = self._end_before(begin) + bytes_max
         if self._ends[-1] <= limit:
             return self.last + 1
         return max(begin + 1, self.cached + bisect_right(self._ends, limit))
 
     def size(self, begin: int, end: int) -> int:
-        """Bytes of entries in memory, half-open."""
+        """Return the bytes of a half-open range of entries in memory."""
         return self._end_before(end) - self._end_before(begin)
 
     def evict(self, upto: int, bytes_max: int) -> None:
-        """Forget the payload of the oldest entries, none beyond `upto`, down to three quarters of the bound (moving a list costs)."""
+        """Evict the payload of the oldest entries up to `upto`, down to 3/4 of `bytes_max`. The margin makes list moves rare."""
         if self.bytes <= bytes_max:
             return
         goal = bisect_right(self._ends, self._ends[-1] - bytes_max * 3 // 4)
         self._drop(min(self.cached + goal, upto + 1))
 
     def compact(self, first: int) -> None:
-        """Entries before `first` are not here any more, in memory or elsewhere; the term of the one before it stays known."""
+        """Drop entries before `first`, both cached and in the journal. The term of the entry before `first` stays known."""
         assert first <= self.last + 1
         if first <= self.first:
             return
@@ -107,8 +107,8 @@ class Log:
         self.first = first
 
     def last_not_after(self, index: int, term: int) -> int:
-        """The last index, up to `index`, whose term is not larger than `term`; `first - 1` when there is none. One step of the search for
-        where two logs part passes over a whole term (etcd/raft, findConflictByTerm)."""
+        """Return the last index up to `index` whose term is at most `term`, or `first - 1`. One step of the search for the point of
+        divergence skips a whole term (etcd/raft, findConflictByTerm)."""
         index = min(index, self.last)
         run = bisect_right(self._terms, term)
         if run < len(self._terms):

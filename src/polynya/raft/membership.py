@@ -1,4 +1,4 @@
-"""Who belongs to the group, changed while it works: joint consensus that leaves by itself (thesis 4.3)."""
+"""Membership changes by joint consensus; the leader leaves the joint configuration automatically (thesis 4.3)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 def note(raft: Raft, entries: list[Entry]) -> None:
-    """Entries have become part of the log: configurations are in effect from here on."""
+    """Put the configurations among appended entries into effect."""
     for entry in entries:
         if entry.kind == EntryKind.CONFIGURATION:
             raft.configurations.append((entry.index, decode_configuration(entry.payload)))
 
 
 def configuration_at(raft: Raft, index: int) -> Configuration:
-    """What was in effect at an index. Whom the group began with is not known to a member that was made anew and had all entries since: the first
-    change tells, as it is made of what was before it."""
+    """Return the configuration in effect at an index. A blank replica that received all entries does not know the first one. It derives
+    that one from the first change, which includes the previous voters."""
     found = next(configuration for begin, configuration in reversed(raft.configurations) if begin <= index)
     if found.voters:
         return found
@@ -32,23 +32,23 @@ def configuration_at(raft: Raft, index: int) -> Configuration:
 
 
 def possible(raft: Raft) -> list[Configuration]:
-    """Those that may be in effect elsewhere, as far as is known here: the last committed one, and all after it."""
+    """Return the configurations that may be in effect on other members: the last committed one and all after it."""
     return [configuration for _, configuration in possible_from(raft)]
 
 
 def possible_from(raft: Raft) -> list[tuple[int, Configuration]]:
-    """The same, with the index where each begins."""
+    """Return the configurations of `possible` with the index where each begins."""
     known = raft.configurations
     return [each for place, each in enumerate(known, 1) if place == len(known) or known[place][0] > raft.commit]
 
 
 def is_alone(raft: Raft) -> bool:
-    """Nobody else has, or could have, a part in this group."""
+    """Return whether no other node is, or could be, a member of this group."""
     return all(known.members == (raft.node,) for known in possible(raft))
 
 
 def forget(raft: Raft, index: int) -> None:
-    """A snapshot at `index` has what was in effect there."""
+    """Drop configurations that the snapshot at `index` covers."""
     found = raft.configurations
     while len(found) > 1 and found[1][0] <= index:
         del found[0]
@@ -68,7 +68,7 @@ def change(raft: Raft, target: Configuration) -> ProposalRefused | None:
 
 
 def committed(raft: Raft) -> None:
-    """The leader's commit has reached the configuration in effect: go on, or go."""
+    """Proceed after the configuration in effect is committed: leave the joint one, or step down if no longer a voter."""
     configuration = raft.configuration
     if configuration.joint:
         _propose(raft, Configuration(configuration.voters, (), configuration.learners, configuration.readers))
@@ -79,7 +79,7 @@ def committed(raft: Raft) -> None:
 
 
 def keep_peers(raft: Raft) -> None:
-    """The members to lead are those of the configuration in effect."""
+    """Track the progress of the members of the configuration in effect."""
     members = set(raft.configuration.members) - {raft.node}
     raft.departed |= dict.fromkeys(raft.peers.keys() - members, raft.now_ms)
     raft.peers = {node: raft.peers.get(node) or Progress(raft.log.last + 1, raft.now_ms) for node in sorted(members)}
@@ -102,7 +102,8 @@ def _refusal(raft: Raft, target: Configuration) -> ProposalRefused | None:
 
 
 def _caught_up(raft: Raft, node: int) -> bool:
-    """One that is made anew and still learns would vote for nobody, and a group that counts on its vote might elect nobody any more."""
+    """Return whether a learner may become a voter. A blank replica that still learns votes for nobody, so counting on it could prevent
+    elections."""
     peer = raft.peers.get(node)
     return peer is not None and peer.match + raft.settings.caught_up_entries >= raft.log.last and peer.match > 0 and peer.learned
 

@@ -1,4 +1,4 @@
-"""What members tell each other, and what a log is made of: plain data (docs/formats/raft.md)."""
+"""Messages between members, log entries and the hard state: plain data (docs/formats/raft.md)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import msgspec
 
 from polynya.raft.configuration import Configuration
 
-# What comes from another node is checked when it is read. Indexes and terms grow by one at a time: what is beyond this is no number of a log.
+# Messages from other nodes are validated when decoded. Indexes and terms grow by one, so no valid number exceeds this.
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 Node = Annotated[int, msgspec.Meta(ge=1, le=2**32)]
-TERM_STEP_MAX = 2**40  # further ahead no member can be that has not seen elections for centuries
+TERM_STEP_MAX = 2**40  # no member is further ahead, even after centuries of elections
 
 
 class EntryKind:
-    """Of frames in the journal. Entries are commands, no-ops and configurations."""
+    """Kinds of journal frames. Log entries are commands, no-ops and configurations."""
 
     COMMAND = 1
     NOOP = 3
@@ -28,8 +28,8 @@ class EntryKind:
 
 
 class Entry(msgspec.Struct, gc=False):
-    """One entry of a log. A proposer may give a subclass with fields of its own and gets the same object back when it is committed; term,
-    index and group are set by `propose`, `place` by the journal."""
+    """One log entry. A proposer may pass a subclass with its own fields and gets the same object back once it is committed. `propose` sets
+    term, index and group; the journal sets `place`."""
 
     payload: bytes
     kind: int = EntryKind.COMMAND
@@ -40,9 +40,11 @@ class Entry(msgspec.Struct, gc=False):
 
 
 class HardState(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What must never be forgotten: the newest term seen, and who got this member's vote in it (0: nobody); whether all before it was;
-    whether it was made anew in a group that may count on what one before it had; and whether it has found that its group is new, and has heard of no
-    term since."""
+    """The durable promises of a member: the newest term seen, and its vote in that term (0: none).
+
+    `forgetful`: it lost its disk and may have made other promises. `learning`: it is a new replica in a group that may count on what a
+    predecessor held. `unborn`: it found that its group is new, and has seen no term since.
+    """
 
     term: int = 0
     vote: int = 0
@@ -52,7 +54,7 @@ class HardState(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
-    """The state up to an index, as the outside keeps it. `identity` differs where the bytes differ (a checksum of them, say)."""
+    """The state up to an index, stored by the caller. `identity` differs if the bytes differ, for example a checksum."""
 
     index: Number
     term: Number
@@ -69,7 +71,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Append(Message, frozen=True):
-    """`entries` follow `prev_index`. Appends of one turn to several members share the list."""
+    """Entries that follow `prev_index`. Appends of one turn to several members share the list."""
 
     prev_index: Number
     prev_term: Number
@@ -134,16 +136,16 @@ class SnapshotAnswer(Message, frozen=True, tag=11):
 
 
 class Recall(Message, frozen=True, tag=12):
-    """`blank`: the sender has just been born, or lost its disk, and has done nothing since. `found`: it knows that the group is new, and wants to know
-    who else does."""
+    """A query by a member without data. `blank`: it is new or lost its disk, and has done nothing since. `found`: it knows that the group
+    is new, and asks which members know that too."""
 
     blank: bool = False
     found: bool = False
 
 
 class RecallAnswer(Message, frozen=True, tag=13):
-    """`members`: those that have a voice, or may get one, as far as the sender knows. `forgetful`: the sender itself has still to be told.
-    `configurations`: by the index where each begins, the last that the sender knows to be committed, then all after it."""
+    """The answer to `Recall`. `members`: the voters and future voters, as far as the sender knows. `forgetful`: the sender itself still
+    awaits answers. `configurations`: the last one known to be committed and all after it, each with the index where it begins."""
 
     blank: bool = False
     members: tuple[Node, ...] = ()

@@ -1,4 +1,4 @@
-"""What a leader knows of one member, and how much is on its way there."""
+"""The leader's view of one member: replication progress and data in flight."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from polynya.raft.messages import Snapshot
 
 
 class Mode(IntEnum):
-    PROBE = 0  # where the logs part is not known: one append at a time
+    PROBE = 0  # the point of divergence is unknown: one append at a time
     REPLICATE = 1  # pipelined: `next` runs ahead of `match`
-    SNAPSHOT = 2  # what it needs is compacted
+    SNAPSHOT = 2  # the entries that it needs are compacted
 
 
 class Progress:
-    """Invariants: match < next; `inflight` is in order of its last indexes, all in match + 1 … next - 1."""
+    """The progress of one member. Invariants: match < next; `inflight` is ordered by last index, all in match + 1 … next - 1."""
 
     __slots__ = (
         "asleep",
@@ -48,21 +48,21 @@ class Progress:
         self.match = 0
         self.next = next_index
         self.mode = Mode.PROBE
-        self.probing = False  # an append that nobody has answered yet
+        self.probing = False  # an append without an answer is in flight
         self.probed = (0, 0)  # its last index and bytes …
         self.probe_context = -1  # … and the heartbeat before it
         self.inflight: deque[tuple[int, int]] = deque()  # (last index, bytes) of each append
         self.inflight_bytes = 0
-        self.told = 0  # the commit that it knows of, as far as we know
-        self.context = 0  # newest heartbeat that it answered
+        self.told = 0  # the highest commit index sent to it
+        self.context = 0  # the newest heartbeat that it answered
         self.heard_ms = now_ms
         self.asleep = self.lost = False
-        self.learned = False  # it has said that it may vote, where it was made anew
-        self.beat_context = self.beat_next = self.beat_ms = 0  # the regular heartbeat that is waited for, and what had been sent before it
+        self.learned = False  # a new replica reported that it may vote
+        self.beat_context = self.beat_next = self.beat_ms = 0  # the regular heartbeat in flight, and the next index when it was sent
         self.snapshot: Snapshot | None = None
         self.chunk_acked = self.chunk_next = self.chunk_ms = self.chunk_back_ms = 0
-        self.chunk_heard_ms = 0  # the last answer to one …
-        self.chunk_patience_ms = 0  # … and how long the next may take
+        self.chunk_heard_ms = 0  # time of the last chunk answer …
+        self.chunk_patience_ms = 0  # … and the timeout of the next
 
     def sent(self, last: int, size: int) -> None:
         self.inflight.append((last, size))
@@ -73,7 +73,7 @@ class Progress:
         return len(self.inflight) < messages_max and self.inflight_bytes < bytes_max
 
     def acknowledge(self, match: int) -> bool:
-        """Whether this is news."""
+        """Record an acknowledgement. Return whether `match` advanced."""
         inflight = self.inflight
         while inflight and inflight[0][0] <= match:
             self.inflight_bytes -= inflight.popleft()[1]
@@ -84,13 +84,13 @@ class Progress:
         return True
 
     def probe(self, next_index: int) -> None:
-        """Find out, from `next_index`, what it has."""
+        """Probe which entries the member has, starting from `next_index`."""
         self._enter(Mode.PROBE)
-        self.beat_next = 0  # heartbeats that left before this say nothing of what is sent from now on
+        self.beat_next = 0  # heartbeats sent earlier do not cover appends from now on
         self.next = max(next_index, self.match + 1)
 
     def replicate(self) -> None:
-        """It is known from where on to send. What a probe took along is on its way."""
+        """Start pipelined replication. The entries of an unanswered probe count as in flight."""
         probed = self.probed if self.mode is Mode.PROBE and self.probing else (0, 0)
         self._enter(Mode.REPLICATE)
         self.next = self.match + 1
@@ -104,7 +104,7 @@ class Progress:
         self.chunk_ms = self.chunk_heard_ms = now_ms
 
     def hear_of_chunk(self, now_ms: int) -> None:
-        """Of any, also of one that came twice: what was sent is still arriving, one after so long."""
+        """Record an answer to a chunk, duplicates included, and adapt the retry timeout to the interval between answers."""
         self.chunk_patience_ms = 2 * (now_ms - self.chunk_heard_ms)
         self.chunk_ms = self.chunk_heard_ms = now_ms
 

@@ -1,4 +1,4 @@
-"""Groups with nothing to do cost nothing: when they fall asleep, and what wakes them (docs/formats/raft.md, Sleep)."""
+"""Quiescence: idle groups cost nothing. This module decides when they sleep and what wakes them (docs/formats/raft.md, Sleep)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def may_sleep(raft: Raft) -> bool:
-    """A follower: nothing is missing here."""
+    """Return whether a follower has everything and may sleep."""
     last = raft.log.last
     return (
         raft.verified == raft.durable == raft.applied == last
@@ -26,7 +26,7 @@ def may_sleep(raft: Raft) -> bool:
 
 
 def is_quiet(raft: Raft) -> bool:
-    """A leader: its members may sleep."""
+    """Return whether a leader is idle, so that its members may sleep."""
     after_ms, last = raft.settings.sleep_after_ms, raft.log.last
     if not after_ms or raft.now_ms - raft.last_active_ms < after_ms or raft.transferee or raft.configuration.joint:
         return False
@@ -36,13 +36,13 @@ def is_quiet(raft: Raft) -> bool:
 
 
 def try_sleep(raft: Raft) -> None:
-    """All who are there have agreed."""
+    """Put the leader to sleep once all reachable members have agreed."""
     if is_quiet(raft) and not raft.reads.waiting and all(peer.lost or peer.asleep for peer in raft.peers.values()):
         raft.sleeping = True
 
 
 def wake_leader(raft: Raft) -> None:
-    """Beat at once, and with it begin to count anew who answers."""
+    """Wake the leader: send heartbeats at once, and restart the liveness clock of each member."""
     if raft.sleeping:
         raft.sleeping = False
         for peer in raft.peers.values():
@@ -51,8 +51,8 @@ def wake_leader(raft: Raft) -> None:
 
 
 def doubt(raft: Raft, asked: Vote) -> None:
-    """Of a sleeper that gets a pre-vote: whoever asks may have noticed the loss of the leader first, or have missed it alone. So wake up, and
-    wake the leader: if it is one it beats at once. The pre-vote is kept until then."""
+    """Handle a pre-vote at a sleeping follower. The candidate may have noticed the loss of the leader first, or may be alone in missing it.
+    Wake up and notify the leader, which then sends heartbeats at once if it is alive. The pre-vote is withheld until then."""
     raft.withheld = (raft.now_ms, asked)
     raft.sleeping = False
     election.restart_timer(raft)
@@ -61,7 +61,7 @@ def doubt(raft: Raft, asked: Vote) -> None:
 
 
 def recalled(raft: Raft, sender: int) -> None:
-    """Whoever recalls what an earlier life has done leads nothing now, though a heartbeat of that life may have come late."""
+    """Drop the leader if it recovers from a disk loss. A heartbeat of its previous incarnation may have arrived late."""
     if raft.role is Role.FOLLOWER and raft.leader == sender:
         raft.leader = 0
         raft.sleeping = False
@@ -74,7 +74,7 @@ def peer_lost(raft: Raft, peer: int, heard_ms: int) -> None:
         if progress is not None:
             progress.lost = True
             if not raft.configuration.votes(peer):
-                progress.match, progress.learned = 0, False  # it may come back with nothing
+                progress.match, progress.learned = 0, False  # it may return with an empty disk
             leading.unreachable(raft, peer)
             wake_leader(raft)
     elif raft.leader == peer and (raft.sleeping or raft.withheld is not None):

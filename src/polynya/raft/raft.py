@@ -1,4 +1,4 @@
-"""One member of one group: its state, its inputs, and the effects that it gives out."""
+"""One member of one group: its state, its inputs and its effects."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MASK = 2**64 - 1
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """`seed`: 64 random bits that no other life of this member has had: timeouts and the contexts of reads come from it."""
+    """The identity of a member. `seed` holds 64 random bits, unique to this incarnation; timeouts and read contexts derive from it."""
 
     group: int
     node: int
@@ -47,27 +47,27 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class InFlightWrite(msgspec.Struct, gc=False):
-    """Given out and not yet known to be durable."""
+    """A write that was handed out and is not yet durable."""
 
     ticket: int
-    last: int  # its last index that is still in the log as it was written
+    last: int  # its last index that is still in the log as written
     hard_state: HardState
     reset: Snapshot | None
 
 
 class Raft:
-    """All inputs return at once; what they lead to comes out of `take`. After an input the member is in `ready`, the list of those that may
-    have effects, once. `deadline_ms` says when `tick` has something to do, after `take`. Time is in ms, by a clock that counts suspension and
-    never goes back.
+    """One member of one group. All inputs return at once; `take` returns their effects. After an input, `ready` lists this member once as
+    one that may have effects. After `take`, `deadline_ms` is the time when `tick` is due. Times are in ms, of a monotonic clock that
+    includes suspension.
 
-    Invariants: applied <= handed <= commit <= log.last; durable, verified <= log.last; with `held` empty or not, no message leaves before
-    the hard state that it speaks for is durable.
+    Invariants: applied <= handed <= commit <= log.last; durable and verified <= log.last; no message leaves before the hard state that it
+    depends on is durable.
     """
 
     __slots__ = (
-        "ack_due",  # an append came that is not answered
-        "acked",  # what this term's leader was told
-        "all_blank",  # all who were heard know nothing either
+        "ack_due",  # an append awaits its answer
+        "acked",  # the last index acknowledged to this term's leader
+        "all_blank",  # all members that answered are blank
         "applied",
         "asked_ms",  # when reads were last forwarded
         "chunks_arrived",
@@ -75,18 +75,18 @@ class Raft:
         "commit",
         "configurations",  # (index, configuration), oldest first; the last is in effect
         "confirmed",  # the newest context that a majority answered
-        "context",  # of the last heartbeat that wanted an answer
-        "departed",  # a leader: members that it has put out, and when
+        "context",  # the last heartbeat that required an answer
+        "departed",  # leader: removed members and when they were removed
         "durable",
         "forgetful",
         "group",
-        "handed",  # committed entries up to here have been given out
+        "handed",  # committed entries up to here were handed out
         "hard_due",
         "hard_durable",
-        "heard_commit",  # while it is learning: how far leaders have said that there is something to know
-        "heard_ms",  # the last time that a leader was heard: what a promise counts from
+        "heard_commit",  # while learning: the highest commit index that leaders reported
+        "heard_ms",  # the last message of a leader; promises count from here
         "held",  # messages that wait for the hard state
-        "incoming",  # (snapshot, received) on its way here
+        "incoming",  # (snapshot, received bytes) of a transfer to this member
         "install",
         "installing",
         "last_active_ms",
@@ -101,43 +101,43 @@ class Raft:
         "node",
         "now_ms",
         "own_term_index",  # the no-op of the leader's term
-        "patient_ms",  # a forgetful member that has heard all: so long it waits for a leader of a newer term
+        "patient_ms",  # forgetful, all answers received: wait this long for a newer leader
         "peers",
         "queued",
         "random_state",
         "reads",
         "ready",
-        "recall_based",  # a forgetful member: it has been told who belongs to the group by one that has data
-        "recall_known",  # … and who has a voice, by the index where a configuration begins …
+        "recall_based",  # forgetful: a member with data reported the first configuration
+        "recall_known",  # … the voting members by index of their configuration …
         "recall_ms",
-        "recall_since",  # … from the last one on that somebody knows to be committed
-        "recall_told",  # … by these
-        "recalled",  # all whose word is needed
+        "recall_since",  # … from the last one that is known to be committed
+        "recall_told",  # … members with data that answered
+        "recalled",  # members whose answer is required
         "recalled_term",
         "recount",
         "reset",
         "role",
-        "rounds",  # (context, sent_ms) not yet confirmed
+        "rounds",  # (context, sent_ms), not yet confirmed
         "settings",
         "sleeping",
         "snapshot",
-        "strangers",  # … who speaks as a leader, and is not known to have a voice
+        "strangers",  # unknown members that act as leaders
         "term",
         "ticket",
         "timeout_ms",
         "timer_ms",
-        "told",  # (role, term, leader) that the outside knows
+        "told",  # (role, term, leader) last reported to the caller
         "transfer_ms",
-        "transfer_sent",  # in this term: there is no lease any more
+        "transfer_sent",  # this term has no lease any more
         "transferee",
-        "unborn",  # it has found that the group is new, and no term has begun
-        "unheard",  # a forgetful member: who has not told its term
-        "unmet",  # a member of a new group: who may not have found yet that it is new
-        "unstaged",  # first index not given out for writing
-        "verified",  # up to here the log is known to be that of this term's leader
+        "unborn",  # the group was found to be new, and no term has begun
+        "unheard",  # forgetful: members that have not reported their term
+        "unmet",  # in a new group: members that may not know yet that it is new
+        "unstaged",  # the first index not yet handed out for writing
+        "verified",  # up to here the log matches that of this term's leader
         "vote",
         "votes",
-        "withheld",  # (when, a pre-vote that came while this member slept), until the leader is heard
+        "withheld",  # (time, pre-vote received while asleep), until the leader is heard
         "writes",
     )
 
@@ -212,12 +212,12 @@ class Raft:
         self.all_blank = False
         disk_loss.start(self)
         if membership.is_alone(self):
-            self.timeout_ms = 0  # there is nobody else who could lead, and whom we could have promised anything
+            self.timeout_ms = 0  # no other member could be the leader, or hold a promise of ours
 
     # --- inputs ----------------------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Does what is due. May be called at any time; need be only at `deadline_ms`."""
+        """Run the timers that are due. May be called at any time; required only at `deadline_ms`."""
         self._at(now_ms)
         if now_ms >= self.deadline_ms:
             if self.role is Role.LEADER:
@@ -228,7 +228,8 @@ class Raft:
                 disk_loss.tick(self)
 
     def step(self, message: Message, now_ms: int) -> None:
-        """A message has come. Raises Senseless, and has done nothing, when it is for another member or group, or no member could say it."""
+        """Handle a message. Raises InvalidMessage, without effect, if it is for another member or group, or if no member could have sent
+        it."""
         if message.to != self.node or message.group != self.group:
             raise InvalidMessage(
                 f"a message for member {message.to} of group {message.group} came to member {self.node} of group {self.group}"
@@ -249,12 +250,12 @@ class Raft:
         _HANDLERS[type(message)](self, message)
 
     def propose(self, entries: list[Entry], now_ms: int) -> ProposalRefused | None:
-        """Entries get their terms and indexes and become part of the log; they come back committed, or are cut off by another leader."""
+        """Append entries to the log and set their terms and indexes. They are returned as committed, or removed by another leader."""
         self._at(now_ms)
         return leading.propose(self, entries)
 
     def persisted(self, ticket: int, now_ms: int) -> None:
-        """The write of this ticket, and all before it, is durable."""
+        """Record that the write of this ticket, and all before it, are durable."""
         self._at(now_ms)
         writes = self.writes
         while writes and writes[0].ticket <= ticket:
@@ -266,11 +267,11 @@ class Raft:
             self._release()
 
     def unwritten(self, now_ms: int) -> int:
-        """Nothing that is not yet durable was written, for want of room: it comes again. A group of one drops it, unless it was given out as
-        committed; returns the first index that is gone, or 0."""
+        """Handle a full disk: no pending write was written, so all are handed out again. A group of one drops its entries instead, unless
+        they were handed out as committed. Return the first dropped index, or 0."""
         self._at(now_ms)
         resets = (self.reset, *(write.reset for write in reversed(self.writes)))
-        self.reset = next((reset for reset in resets if reset is not None), None)  # of the newest installation: the others are void
+        self.reset = next((reset for reset in resets if reset is not None), None)  # the newest installation supersedes the others
         self.writes.clear()
         self.hard_due = not self.hard_durable
         self.unstaged = min(self.unstaged, max(self.durable + 1, self.log.first))
@@ -281,7 +282,7 @@ class Raft:
         return first
 
     def applied_to(self, index: int) -> None:
-        """Committed entries are applied up to `index`. Nothing comes of it but reads that waited for this."""
+        """Record that committed entries are applied up to `index`. This completes the reads that waited for it."""
         assert self.applied <= index <= self.handed, "what is applied was given out as committed"
         self.applied = index
         if self.reads.applying:
@@ -293,95 +294,96 @@ class Raft:
         self.log.evict(min(index, self.durable), self.settings.log_bytes_max)
 
     def read(self, token: Any, now_ms: int) -> ProposalRefused | None:
-        """A linearizable read, on any member: the token comes back when what is applied is new enough for it. One token may stand for all
-        reads of a turn."""
+        """Start a linearizable read on any member. The token is returned once the applied state is recent enough. One token may stand for
+        all reads of a turn."""
         self._at(now_ms)
         return reading.read(self, token)
 
     def readable(self, now_ms: int) -> bool:
-        """Whether what is applied here may answer a linearizable read at this very moment: a lease, and nothing known that is not applied."""
+        """Return whether the applied state may serve a linearizable read now: the lease holds, and all known commits are applied."""
         self.now_ms = max(self.now_ms, now_ms)
         return self.applied >= self.commit and reading.has_lease(self)
 
     def transfer(self, target: int, now_ms: int) -> ProposalRefused | None:
-        """Hand leadership to a voter. Given up after an election time, when it is not heard to have worked."""
+        """Transfer leadership to a voter. The transfer is abandoned after an election time."""
         self._at(now_ms)
         return leading.transfer(self, target)
 
     def change(self, configuration: Configuration, now_ms: int) -> ProposalRefused | None:
-        """Towards these voters, learners and readers (`outgoing` is not looked at), by joint consensus when voters differ. New voters must be
-        learners that are close to the end."""
+        """Change the voters, learners and readers (`outgoing` is ignored), by joint consensus if the voters differ. New voters must be
+        learners that are close to the end of the log."""
         self._at(now_ms)
         return membership.change(self, configuration)
 
     def campaign(self, now_ms: int) -> None:
-        """Try to be elected now, by pre-vote: for tests and for operators."""
+        """Start an election by pre-vote, for tests and operators."""
         self._at(now_ms)
         election.hurry(self)
 
     def unreachable(self, peer: int, now_ms: int) -> None:
-        """What was sent to this member lately may be lost: the connection broke."""
+        """Handle a broken connection: recent messages to this member may be lost."""
         self._at(now_ms)
         leading.unreachable(self, peer)
 
     def peer_lost(self, peer: int, heard_ms: int, now_ms: int) -> None:
-        """The node has not been heard since `heard_ms`, or lives a new life."""
+        """Record that the node has been silent since `heard_ms`, or has restarted."""
         self._at(now_ms)
         quiescence.peer_lost(self, peer, heard_ms)
 
     def peer_found(self, peer: int, now_ms: int) -> None:
-        """The node is heard again."""
+        """Record that the node is up again."""
         self._at(now_ms)
         quiescence.peer_found(self, peer)
 
     def peer_sends(self, peer: int, now_ms: int) -> None:
-        """Bytes of the node are arriving that its heartbeats are behind: it counts as heard, where it leads."""
+        """Count a leader's node as up: its bytes are arriving ahead of its heartbeats."""
         self._at(now_ms)
         following.arriving(self, peer)
 
     def peer_takes(self, peer: int, now_ms: int) -> None:
-        """Bytes are leaving for the node that heartbeats are behind: it need not answer those yet. No lease comes of it."""
+        """Count a node as up while bytes ahead of the heartbeats leave for it. This extends no lease."""
         self._at(now_ms)
         leading.leaving(self, peer)
 
     def loaded(self, begin: int, entries: list[Entry], now_ms: int) -> None:
-        """Answers a `EntryLoad`. Empty: they cannot be read, the members that need them get the snapshot."""
+        """Complete an `EntryLoad`. Empty entries mean that they cannot be read; the members then get the snapshot."""
         self._at(now_ms)
         leading.loaded(self, begin, entries)
 
     def snapshotted(self, snapshot: Snapshot, first: int, now_ms: int) -> None:
-        """A snapshot of what was applied (see `snapshot_of`) is durable; entries before `first` (at most the one after it) are let go."""
+        """Record a durable snapshot of applied state (see `snapshot_of`). Entries before `first` are dropped; `first` is at most the
+        snapshot's index + 1."""
         self._at(now_ms)
         snapshots.taken(self, snapshot, first)
 
     def chunk(self, wanted: ChunkWanted, data: bytes, now_ms: int) -> None:
-        """Answers a `ChunkWanted`."""
+        """Complete a `ChunkWanted`."""
         self._at(now_ms)
         snapshots.chunk_read(self, wanted, data)
 
     def chunk_missing(self, wanted: ChunkWanted, now_ms: int) -> None:
-        """That snapshot cannot be read any more: the newest one is sent instead."""
+        """Handle an unreadable snapshot: the newest one is sent instead."""
         self._at(now_ms)
         snapshots.chunk_missing(self, wanted)
 
     def forget_incoming(self) -> None:
-        """What has arrived of a snapshot could not be kept: its next chunk is answered with 0, and it is sent from the start."""
+        """Drop an incoming snapshot that could not be stored. Its next chunk is answered with 0, which restarts the transfer."""
         self.incoming = None
 
     def installed(self, identity: int, now_ms: int) -> None:
-        """The snapshot of `Effects.install` is durable, and is what is applied."""
+        """Record that the snapshot of `Effects.install` is durable and is the applied state."""
         self._at(now_ms)
         snapshots.installed(self, identity)
 
     def install_failed(self, identity: int, now_ms: int) -> None:
-        """It cannot be used (damaged, say): it will be sent again."""
+        """Record that the snapshot is unusable, for example damaged. The leader sends it again."""
         self._at(now_ms)
         snapshots.install_failed(self, identity)
 
     # --- effects ---------------------------------------------------------------------------------------------------------------
 
     def take(self) -> Effects:
-        """At the end of a turn. The lists in it are the taker's, except that appends of several members share their entries."""
+        """Return the effects at the end of a turn. The caller owns the lists in it; only appends to several members share their entries."""
         self.queued = False
         if self.role is Role.LEADER:
             leading.flush(self)
@@ -405,18 +407,18 @@ class Raft:
 
     @property
     def deadline_ms(self) -> int:
-        """When `tick` is wanted; NEVER for a sleeper."""
+        """Return the time when `tick` is due; NEVER while the group sleeps."""
         if self.role is Role.LEADER:
             return NEVER if self.sleeping else self.next_beat_ms
         return min(election.deadline_ms(self), reading.deadline_ms(self), disk_loss.deadline_ms(self))
 
     @property
     def configuration(self) -> Configuration:
-        """The one in effect: the last in the log."""
+        """Return the configuration in effect: the last one in the log."""
         return self.configurations[-1][1]
 
     def snapshot_of(self, index: int, size: int, identity: int) -> Snapshot:
-        """What to call a snapshot of the state at an applied index."""
+        """Return the descriptor of a snapshot of the state at an applied index."""
         term = self.log.term(index)
         assert term is not None and index <= self.applied, "the state of an index that is applied"
         return Snapshot(index, term, membership.configuration_at(self, index), size, identity)
@@ -429,23 +431,24 @@ class Raft:
             tuple(sorted(self.unheard | self.unmet)) if self.forgetful or self.unmet else None,
         )  # fmt: skip
 
-    # --- for the other files of this room --------------------------------------------------------------------------------------
+    # --- for the other modules of this package -------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """There may be something to take."""
+        """Queue this member, because it may have effects."""
         if not self.queued:
             self.queued = True
             self.ready.append(self)
 
     def random(self, below: int) -> int:
-        """The next of a fixed sequence of numbers (splitmix64) that the seed begins."""
+        """Return the next number of a deterministic sequence (splitmix64) from the seed."""
         self.random_state = state = (self.random_state + 0x9E3779B97F4A7C15) & _MASK
         state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
         state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
         return (state ^ (state >> 31)) % below
 
     def send(self, message: Message) -> None:
-        """Now, or when the term and the vote that it speaks for are durable; then only the last of a type to a member."""
+        """Send now, or once the term and the vote it depends on are durable. Of held messages, only the last of each type and member is
+        kept."""
         if self.hard_durable:
             self.messages.append(message)
         else:
@@ -461,7 +464,7 @@ class Raft:
             self.wake()
 
     def remember(self) -> None:
-        """Nothing that was forgotten matters any more."""
+        """Clear the forgetful and learning states: the lost promises no longer matter."""
         self.forgetful = self.learning = False
         self.hard_due, self.hard_durable = True, False
         self.wake()
@@ -471,7 +474,7 @@ class Raft:
         return HardState(self.term, self.vote, self.forgetful, self.learning, self.unborn)
 
     def cut(self, index: int) -> None:
-        """Entries from `index` on are not the leader's, or are taken back."""
+        """Remove the entries from `index` on, because the leader lacks them or they are withdrawn."""
         assert index > self.commit, "what is committed stays"
         self.log.truncate(index)
         self.durable = min(self.durable, index - 1)

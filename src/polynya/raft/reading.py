@@ -1,4 +1,4 @@
-"""Linearizable reads without a write to the log: by the leader's lease, or by one round of heartbeats (thesis 6.4)."""
+"""Linearizable reads without a log write: by the leader's lease, or by one round of heartbeats (thesis 6.4)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 class _Read(msgspec.Struct, gc=False):
     token: Any
     since_ms: int
-    origin: int = 0  # the member that asks; 0: this one
-    context: int = 0  # by which the origin knows it, or it was asked for
+    origin: int = 0  # the requesting member; 0: this one
+    context: int = 0  # its number at the origin, or in the request
 
 
 class Reads:
-    """Where reads wait: `new` for a round to begin, `rounds` for one to be answered; on other members `fresh` to be asked for and `asked` for
-    the answer; then `applying` until enough is applied."""
+    """Queues of reads. The leader queues in `new` until a round begins, then in `rounds`. Other members queue in `fresh` until requested,
+    then in `asked`. `applying` holds reads that wait for an apply."""
 
     __slots__ = ("applying", "asked", "context", "failed", "fresh", "new", "ready", "rounds")
 
     def __init__(self, context: int) -> None:
-        """`context`: so large a random number that no other life of this member has come near it."""
+        """Create empty queues. `context` is a random number so large that no other incarnation of this member comes near it."""
         self.context = context
         self.ready: list[Any] = []
         self.failed: list[Any] = []
@@ -45,7 +45,7 @@ class Reads:
         return len(self.new) + sum(len(reads) for _, _, reads in self.rounds) + len(self.fresh) + len(self.asked) + len(self.applying)
 
     def tokens(self) -> list[Any]:
-        """All that wait here, for a member that is no more."""
+        """Return the tokens of all local reads, for a member that is removed."""
         reads = [*self.new, *self.fresh, *self.asked, *(each for _, _, some in self.rounds for each in some)]
         return [*self.ready, *self.failed, *(each.token for each in reads if not each.origin), *(token for _, token in self.applying)]
 
@@ -62,7 +62,7 @@ def read(raft: Raft, token: Any) -> ProposalRefused | None:
 
 
 def has_lease(raft: Raft) -> bool:
-    """Whether no other leader can exist at this moment, and the commit is not older than what any before us acknowledged."""
+    """Return whether no other leader can exist now, and the commit index covers every acknowledgement of earlier leaders."""
     if raft.role is not Role.LEADER or raft.transfer_sent or raft.commit < raft.own_term_index:
         return False
     return raft.configuration.alone(raft.node) or raft.now_ms < raft.lease_begin_ms + raft.settings.lease_ms
@@ -84,7 +84,7 @@ def become_leader(raft: Raft) -> None:
 
 
 def retire(raft: Raft) -> None:
-    """Our own reads go to the next leader; the others ask again by themselves."""
+    """Queue local reads for the next leader. Other members retry theirs."""
     reads = raft.reads
     left = [waiting for _, _, round_reads in reads.rounds for waiting in round_reads] + reads.new
     reads.fresh = [waiting for waiting in left if not waiting.origin]
@@ -98,7 +98,7 @@ def on_request(raft: Raft, message: ReadRequest) -> None:
 
 
 def confirm(raft: Raft) -> None:
-    """More heartbeats were answered: a majority knew us as its leader when they were."""
+    """Complete read rounds after new heartbeat answers: a majority recognized this leader."""
     raft.confirmed = raft.configuration.agreed(lambda node: raft.context if node == raft.node else raft.peers[node].context)
     while raft.rounds and raft.rounds[0][0] <= raft.confirmed:
         raft.lease_begin_ms = raft.rounds.popleft()[1]
@@ -109,7 +109,7 @@ def confirm(raft: Raft) -> None:
 
 
 def flush(raft: Raft) -> None:
-    """One round for all the reads of a turn."""
+    """Start one heartbeat round for all reads of a turn."""
     reads = raft.reads
     if reads.new and raft.commit >= raft.own_term_index:
         if has_lease(raft):
@@ -148,8 +148,8 @@ def _settle(raft: Raft, token: Any, index: int) -> None:
 
 
 def forward(raft: Raft) -> None:
-    """One request for all the reads of a turn. One that is asked for again is content with the first answer, too: it may take longer than a
-    heartbeat."""
+    """Send one request for all reads of a turn. A retried read also accepts the answer to its first request, which may take longer than a
+    heartbeat interval."""
     reads = raft.reads
     if reads.fresh and raft.leader:
         reads.context += 1
@@ -162,7 +162,8 @@ def forward(raft: Raft) -> None:
 
 
 def on_answer(raft: Raft, message: ReadAnswer) -> None:
-    """What was asked for earlier may be newer than it need be. An answer to another life, or to nothing we asked, is for nobody."""
+    """Complete the reads that this answer covers. Earlier requests may get a newer index than they need. Ignore answers to another
+    incarnation."""
     reads = raft.reads
     if message.context > reads.context:
         return
@@ -173,7 +174,7 @@ def on_answer(raft: Raft, message: ReadAnswer) -> None:
 
 
 def tick(raft: Raft) -> None:
-    """Ask again for what was lost on the way; give up what has waited for two elections."""
+    """Retry lost requests; fail reads that have waited for two election times."""
     if raft.now_ms < deadline_ms(raft):
         return
     reads = raft.reads

@@ -1,4 +1,4 @@
-"""From what the journal holds of a group to the state that a member starts with (pure; docs/formats/raft.md)."""
+"""Restores the initial state of a member from its journal records. Pure code (docs/formats/raft.md)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from polynya.raft.messages import Entry, EntryKind, HardState, Snapshot
 
 
 class RestoredMember(msgspec.Struct):
-    """What a member starts with. `snapshot` of index 0: a new group and its first configuration. `entries` begin at `snapshot.index + 1`, or
-    earlier: what is older may be asked back by `load`. `reset`: the log of before is void and a reset must be written."""
+    """The initial state of a member. A `snapshot` of index 0 is a new group with its first configuration. `entries` begin at or before
+    `snapshot.index + 1`; older ones may be read with `load`. `reset`: the previous log is invalid, and a reset must be written."""
 
     snapshot: Snapshot
     hard_state: HardState = HardState()
@@ -20,7 +20,7 @@ class RestoredMember(msgspec.Struct):
 
 
 class Recovery:
-    """Takes the frames of one group in the order of the journal, then gives the state."""
+    """A builder of the state of one group: feed it the group's frames in journal order, then call `result`."""
 
     __slots__ = ("_base", "_configured", "_entries", "_hard_state", "_seen", "departed", "group")
 
@@ -31,14 +31,14 @@ class Recovery:
         self._hard_state = HardState()
         self._configured: list[tuple[int, Configuration]] = []
         self._seen = False
-        self.departed: HardState | None = None  # there was a member here, and this is what it promised
+        self.departed: HardState | None = None  # the promises of a replica that was dropped
 
     def hard_state(self, state: HardState) -> None:
         self._seen = True
         self._hard_state = state
 
     def configured(self, index: int, configuration: Configuration) -> None:
-        """What was in effect at an index that is committed: that of a snapshot, or 0, with which a member begins."""
+        """Record the configuration at a committed index: that of a snapshot, or 0 for a new member."""
         self._seen = True
         self.departed = None
         if not configuration.voters:
@@ -46,7 +46,7 @@ class Recovery:
         self._configured.append((index, configuration))
 
     def dropped(self, state: HardState) -> None:
-        """There is no member here any more. What it promised counts if there is one again."""
+        """Record that the replica was dropped. Its promises bind a later replica on this node."""
         self._base, self._entries, self._configured = None, [], []
         self._seen = True
         self._hard_state = self.departed = state
@@ -57,7 +57,7 @@ class Recovery:
         self._entries = []
 
     def entry(self, entry: Entry) -> None:
-        """Raises CorruptData when it leaves a hole behind it."""
+        """Add an entry. Raises CorruptData if entries before it are missing."""
         self._seen = True
         entries = self._entries
         if entries:
@@ -71,11 +71,11 @@ class Recovery:
 
     @property
     def blank(self) -> bool:
-        """The journal has nothing of this group."""
+        """Return whether the journal has nothing of this group."""
         return not self._seen
 
     def configuration_at(self, index: int, first: Configuration) -> Configuration:
-        """What was in effect at the snapshot's index; `first`: what the group began with, as far as the journal does not say."""
+        """Return the configuration at the snapshot's index. `first` is the group's first configuration, used if the journal has none."""
         logged = ((entry.index, decode_configuration(entry.payload)) for entry in self._entries if entry.kind == EntryKind.CONFIGURATION)
         newest = (0, first)
         for found in (*logged, *self._configured):
@@ -84,7 +84,8 @@ class Recovery:
         return newest[1]
 
     def result(self, snapshot: Snapshot) -> RestoredMember:
-        """`snapshot`: the newest durable one, or that of a new group. Raises CorruptData when it does not reach what the journal begins with."""
+        """Return the restored state. `snapshot` is the newest durable one, or that of a new group. Raises CorruptData if entries between
+        the snapshot and the journal are missing."""
         entries = self._entries
         if self._base is not None and self._base[0] > snapshot.index:
             raise CorruptData(f"group {self.group}: the snapshot at {self._base[0]}, which the journal goes on from, is not there")
@@ -101,7 +102,8 @@ class Recovery:
         return RestoredMember(snapshot, hard, kept, reset=not fits)
 
     def _fits(self, snapshot: Snapshot) -> bool:
-        """Whether the log goes through the snapshot's last entry: else an installation was cut short, and the log is another one."""
+        """Return whether the log contains the snapshot's last entry. If not, a crash interrupted an installation, and the log is a
+        different one."""
         if self._base == (snapshot.index, snapshot.term) or snapshot.index == 0:
             return True
         entries = self._entries

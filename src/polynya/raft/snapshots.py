@@ -1,4 +1,4 @@
-"""Members that are too far behind get a snapshot, in chunks: as many as they acknowledge, from where they were interrupted."""
+"""Chunked snapshot transfer to members that lag too far behind. Acknowledgements pace it, and it resumes after an interruption."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def taken(raft: Raft, snapshot: Snapshot, first: int) -> None:
 
 
 def know_members(raft: Raft) -> None:
-    """The snapshot may have been taken before it was known here who belongs to the group: nobody would take it so."""
+    """Fill in the snapshot's configuration if it was unknown when the snapshot was taken. Members reject one without voters."""
     if not raft.snapshot.configuration.voters:
         raft.snapshot = msgspec.structs.replace(raft.snapshot, configuration=membership.configuration_at(raft, raft.snapshot.index))
 
 
 def want(raft: Raft, node: int, peer: Progress) -> None:
-    """The first chunk alone: its answer says where to go on."""
+    """Request the next chunks of the window. The first chunk is sent alone; its answer says where to resume."""
     settings, snapshot = raft.settings, peer.snapshot
     assert snapshot is not None
     window = settings.chunk_window_bytes if peer.chunk_acked else 1
@@ -72,7 +72,7 @@ def on_answer(raft: Raft, message: SnapshotAnswer) -> None:
     if message.received == peer.chunk_acked:
         return
     lost = message.received < peer.chunk_acked
-    if lost:  # a chunk is missing, could not be kept, or this answer was overtaken by one to a later chunk: then going back leads to more
+    if lost:  # a chunk was lost or not stored, or answers were reordered; then resending repeats chunks
         if raft.now_ms - peer.chunk_back_ms < raft.settings.heartbeat_ms:
             return
         peer.chunk_back_ms = raft.now_ms
@@ -81,9 +81,9 @@ def on_answer(raft: Raft, message: SnapshotAnswer) -> None:
 
 
 def beat(raft: Raft) -> None:
-    """When nothing is heard of chunks for an election time they are sent again; where it takes longer, after twice as long, as on a slow way they would
-    be behind those that were sent before. The first chunk may wait for a place, and is said again. A member that has all and does not say so is asked
-    from the start."""
+    """Resend chunks after an election time without an answer. The timeout doubles, because on a slow link the retries queue behind the
+    first attempts. The first chunk may wait for a transfer slot, and is repeated. A member that has all chunks but does not confirm is sent
+    the snapshot from the start."""
     election_ms = raft.settings.election_ms
     for peer in raft.peers.values():
         patience_ms = min(max(peer.chunk_patience_ms, election_ms), PATIENCE_MAX * election_ms) if peer.chunk_acked else election_ms
@@ -124,7 +124,7 @@ def installed(raft: Raft, identity: int) -> None:
     raft.configurations = [(snapshot.index, snapshot.configuration)]
     raft.applied = raft.handed = raft.commit = raft.verified = snapshot.index
     raft.snapshot = raft.reset = snapshot
-    raft.durable = 0  # until the reset is
+    raft.durable = 0  # until the reset is durable
     for write in raft.writes:
         write.last = 0
     raft.unstaged = snapshot.index + 1
