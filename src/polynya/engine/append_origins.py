@@ -22,7 +22,7 @@ class AppendOrigins:
         self._before: dict[int, dict[int, int]] = {}  # the previous interval
 
     def came(self, group: int, sender: int, count: int) -> None:
-        """Count the commands that another core forwarded; the transport calls this."""
+        """Count commands forwarded by another core."""
         node = node_of(sender) or self._node
         by_node = self._there.setdefault(group, {})
         by_node[node] = by_node.get(node, 0) + count

@@ -14,9 +14,7 @@ _COMMAND = EntryKind.COMMAND
 
 
 def apply_committed(member: Member, on_applied: Callable[[int, Command, Reply], None], answer: Callable[[Proposal, Reply], None]) -> int:
-    """Apply all such entries in order, each once, and return the number of commands.
-
-    `answer` is called for each command that was proposed here."""
+    """Apply them in log order; return the number of commands. `answer` is called for each command proposed here."""
     committed, durable, group, count = member.committed, member.raft.durable, member.group, 0
     apply, number = group.machine.apply, group.number
     while committed and committed[0].index <= durable:

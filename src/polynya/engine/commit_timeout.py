@@ -59,7 +59,7 @@ class CommitTimeouts:
         self.stuck &= vain
 
     def _give_up(self, number: int, member: Member) -> None:
-        """Answer the proposals with OutcomeUnknown; their entries stay in the log and may still commit."""
+        """Answer with OutcomeUnknown; the entries stay in the log and may commit."""
         if number not in self.stuck:
             self.stuck.add(number)
             log.warning("a majority does not write: appends are refused until it does", extra={"group": number})

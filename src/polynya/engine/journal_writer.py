@@ -19,7 +19,7 @@ from polynya.wal import DiskFull, Journal, WriteBatch
 
 FULL_SECONDS = 0.5  # retry interval on a full disk
 FORGETFUL = b"f"  # hard state payload: the member lost its disk and does not know its earlier votes
-LEARNING = b"l"  # … the member was newly created and is catching up
+LEARNING = b"l"  # … the member is new and catching up
 UNBORN = b"u"  # … the member found that its group is new, and has seen no term since
 _NO_BYTES = b""
 Done = Callable[[BaseException | None], None]
@@ -145,7 +145,7 @@ class JournalWriter:
         self._journal.stage(group, state.term, state.vote, EntryKind.DROPPED, _flag(state))
 
     def flush(self) -> None:
-        """Start a write if none is in flight; called at the end of a turn."""
+        """Start a write, if none is in flight."""
         if self._flying is not None or self.full:
             return
         batch = self._journal.take()
@@ -189,7 +189,7 @@ class JournalWriter:
     def _synced(self, batch: WriteBatch, write: PendingWrite) -> None:
         self._journal.synced(batch)
         self._turns.gather()
-        self.flush()  # the disk works on the next write while this one is applied and answered
+        self.flush()  # the disk works meanwhile
         for hot, place in write.moves:
             hot.place = place
         self._counters.copied += len(write.moves)
@@ -256,7 +256,7 @@ class WriterThread:
 
 
 def hard_state_of(term: int, vote: int, payload: bytes) -> HardState:
-    """Return the hard state that a journal frame holds."""
+    """Decode the hard state in a journal frame."""
     return HardState(term, vote, payload == FORGETFUL, payload == LEARNING, payload == UNBORN)
 
 

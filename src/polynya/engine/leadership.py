@@ -124,9 +124,8 @@ class LeaderPlacement:
             self.hand_over_all()
 
     def change(self, group: int, target: Configuration) -> ProposalRefused | None:
-        """Start a membership change of a group led here towards the target's voters, learners and readers.
-
-        A leader that loses its vote transfers leadership first, so that requests in flight are answered."""
+        """Start a membership change of a group led here. A leader that loses its vote first transfers leadership, so that requests in
+        flight are answered."""
         core = self._core
         raft = core.members[group].raft
         if raft.configuration.votes(core.node) and core.node not in target.voters:
@@ -139,7 +138,7 @@ class LeaderPlacement:
         return refusal
 
     def shun(self, node: int, seconds: float) -> None:
-        """Transfer no leadership from here to the node for this many seconds."""
+        """Transfer no leadership to the node for a time."""
         self._shunned[node] = self._loop.time() + seconds
 
     def relieve(self, able: Collection[int]) -> int:
@@ -248,7 +247,7 @@ def _follows(raft: Raft, node: int, lacks: int = FOLLOW_ENTRIES) -> bool:
 
 
 def _has_all(member: Member, node: int) -> bool:
-    """Return True if the node has the whole log; a busy group may have entries in flight to it, which needs a working connection."""
+    """Return True if the node has the whole log. A busy group may have entries in flight to it; that needs a working connection."""
     raft = member.raft
     if not member.proposals and not member.queue and _follows(raft, node, 0):
         return True

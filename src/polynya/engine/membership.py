@@ -58,7 +58,7 @@ def boot_ms() -> int:
 
 
 def settings_of(group: int, is_first: bool, groups: int) -> Settings:
-    """Return the Raft settings. `is_first`: this node is the preferred leader. `groups`: the groups that share this core's memory."""
+    """Return the Raft settings. `is_first`: this node is the preferred leader; `groups`: the groups that share the memory."""
     return Settings(
         priority=2 if is_first else 1,
         log_bytes_max=max(LOG_BYTES // max(groups, 1), 256 * 1024),

@@ -28,7 +28,7 @@ class Outbox:
             outbox.setdefault(message.to, []).append(encode_message(message, block))
 
     def send(self) -> None:
-        """Send all queued messages; called at the end of a turn."""
+        """Send all queued messages."""
         if self._small:
             small, self._small = self._small, {}
             for node, messages in small.items():

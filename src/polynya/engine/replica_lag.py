@@ -15,10 +15,9 @@ Lags = dict[int, tuple[int, float]]
 
 
 class _Mark(msgspec.Struct):
-    """A lag measurement of one group on one read replica, which is known to have the entries up to `has`.
+    """The lag of a read replica in one group; it has the entries up to `has`, as far as known.
 
-    `index` was committed at `since`. `missed`: a later check found `index` still missing. `took`: the lag in seconds that the previous mark
-    measured, if it was missed."""
+    `index` was committed at `since`. `missed`: a later check found it missing. `took`: the seconds of the previous mark, if missed."""
 
     index: int
     since: float
@@ -28,7 +27,7 @@ class _Mark(msgspec.Struct):
 
 
 class ReplicaLag:
-    """The read replica lag of one core. Its resolution is the interval between calls of `look`."""
+    """The read replica lag of one core, with the resolution of the `look` interval."""
 
     def __init__(self, core: ReplicatedEngine, readers: Callable[[], Collection[int]], now: Callable[[], float]) -> None:
         self._core, self._readers, self._now = core, readers, now

@@ -64,10 +64,10 @@ def _all_groups(group: int) -> bool:
 
 
 class ReplicatedEngine:
-    """Has the interface of `polynya.engine.standalone.StandaloneEngine`. All methods are called on the loop.
+    """The turn loop of a core with peers, with the interface of `polynya.engine.standalone.StandaloneEngine`.
 
-    Invariants: at most one write is in flight; an entry is applied only when it is committed and durable here; a proposal is answered once.
-    """
+    All methods are called on the loop. Invariants: at most one write is in flight. An entry is applied only when it is committed and
+    durable here. A proposal is answered once."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class ReplicatedEngine:
         return await waiter
 
     def settings_of(self, number: int) -> Settings:
-        """Return the group's Raft settings, which depend on its preferred leader and on the number of groups that share memory."""
+        """Return Raft settings; they depend on the preferred leader and on the number of groups."""
         return self._cluster.settings(number, self.first_of(number) == self.node, len(self.shard.groups))
 
     def _join(self, number: int, restored: RestoredMember) -> None:
@@ -205,7 +205,7 @@ class ReplicatedEngine:
         kind = type(command)
         if kind is not Append and level_of(kind) > member.group.machine.level:  # older nodes cannot decode it
             return Unavailable("this needs what not all nodes of the cluster know yet: upgrade them all")
-        if isinstance(command, PublishSlices | ReplaceSlices) and command.term != member.raft.term:  # a plan is valid only in its term
+        if isinstance(command, PublishSlices | ReplaceSlices) and command.term != member.raft.term:  # planned in an older term
             return Unavailable("this was planned under an older leader; it is planned again")
         return self._patience.refusal(member.group.number) if self._patience.stuck else None
 
@@ -552,7 +552,7 @@ class ReplicatedEngine:
                 self.led[number] = member.group.machine
             else:
                 del self.led[number]
-                queued, member.queue = member.queue, []  # proposals that waited for the disk: the client retries at the new leader
+                queued, member.queue = member.queue, []  # proposals that waited for the disk
                 self._answer_all(queued, NotLeader(self.leader_of(number)))
         lost = member.lost()
         if lost:

@@ -45,9 +45,10 @@ class CoreCounters:
 
 
 class StandaloneEngine:
-    """Owns the shard and the journal. All methods are called on the loop; one thread writes the journal.
+    """The turn loop of a core without peers, which owns the shard and the journal.
 
-    Invariant: at most one turn is being written, and nothing is staged behind it."""
+    All methods are called on the loop; one thread writes the journal. Invariant: at most one turn is being written, and nothing is staged
+    behind it."""
 
     def __init__(self, shard: Shard, journal: Journal, *, fatal: Callable[[BaseException], None]) -> None:
         self.shard = shard
@@ -208,7 +209,7 @@ class StandaloneEngine:
         self.journal.synced(batch)
         self._written_off()
         if self._proposals or self._copies:
-            self._start_turn()  # the disk works on the next turn while this one is applied and answered
+            self._start_turn()  # the disk works meanwhile
         else:
             self._busy = False
         for hot, place in moves:

@@ -124,7 +124,7 @@ def _replay(storage: Storage, entry: JournalEntry) -> None:
 
 
 def _of_a_newer_release(entry: JournalEntry) -> ConfigError:
-    """Return the error for an unknown entry kind; its checksum is valid, so the journal is intact."""
+    """Return the error for an unknown entry kind; its checksum is valid."""
     return ConfigError(
         f"group {entry.group}: journal place {entry.place:#x} holds an entry of kind {entry.kind}, unknown to this release: start this node with the "
         "release that wrote it, or a newer one; nothing was changed"

@@ -65,7 +65,7 @@ class CatchUp:
             self._spawn(self._load(member, effects.load))
 
     def forget(self, number: int) -> None:
-        """Drop the incoming snapshot of a group whose replica was removed."""
+        """Drop the incoming snapshot of a removed replica."""
         self.arriving.forget(number)
 
     async def close(self) -> None:

@@ -20,7 +20,7 @@ _HOT_BYTES = 12  # before each payload in a transfer: place, length
 
 
 class SnapshotChain(msgspec.Struct):
-    """The snapshot chain of one group, with values derived from the links and the machine at that time."""
+    """The snapshot chain of one group, and values derived from it."""
 
     links: tuple[SnapshotLink, ...]
     needed: int | None  # the lowest journal place that the chain refers to, or None
@@ -59,5 +59,5 @@ def links_of(count: bytes, links: bytes) -> list[SnapshotLink]:
 
 
 def hot_bytes_of(machine: Machine) -> int:
-    """Return the size of the hot payload in a transfer, with its headers."""
+    """Return the bytes of hot payload in a transfer."""
     return sum([len(hot) for _, hot in machine.flush_candidates()]) * _HOT_BYTES + machine.hot_bytes

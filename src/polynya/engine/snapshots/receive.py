@@ -42,7 +42,7 @@ class _Arrival(msgspec.Struct):
 
 
 class SnapshotReceiver:
-    """Passes chunks to their group's Raft one at a time: the next follows when the previous one is in the file."""
+    """The incoming snapshots of one core. A group's Raft gets the next chunk when the previous one is in the file."""
 
     def __init__(self, core: ReplicatedEngine, store: SnapshotStore, spawn: Callable[[Coroutine[Any, Any, None]], None]) -> None:
         self._core, self._store, self._spawn = core, store, spawn
@@ -80,7 +80,7 @@ class SnapshotReceiver:
                 self._spawn(self._store_kept(member, arrival))
 
     async def take(self, number: int, snapshot: Snapshot) -> Scratch | None:
-        """Return the complete file, which the caller closes, or None if it is incomplete."""
+        """Return the complete file, which the caller closes, or None."""
         arrival = self._arrivals.get(number)
         if arrival is None:
             return None
@@ -94,7 +94,7 @@ class SnapshotReceiver:
         return None
 
     def forget(self, number: int) -> None:
-        """Drop the incoming snapshot of a group whose replica was removed."""
+        """Drop the incoming snapshot of a removed replica."""
         arrival = self._arrivals.pop(number, None)
         if arrival is not None:
             self._spawn(_closed(arrival))
@@ -146,7 +146,7 @@ class SnapshotReceiver:
         arrival.file.append(chunk.data)
 
     def _drop(self, arrival: _Arrival) -> None:
-        """Discard the transfer; it restarts from the first chunk if the sender continues."""
+        """Discard the transfer; the sender may start over."""
         if arrival.file is not None:
             arrival.file.close()
         arrival.file = None

@@ -250,9 +250,7 @@ class Snapshotter:
                 await self._core.copy_forward(number, some)
 
     async def _deep(self, machine: Machine, below: int) -> list[HotBatch]:
-        """Return the old batches, and mark their streams as changed, since their places will differ.
-
-        A batch that is corrupt in memory stays: the journal may have an intact copy."""
+        """Return old batches, and mark their streams as changed. A batch that is corrupt in memory stays: the journal may be intact."""
         old: list[HotBatch] = []
         for number, (stream, hot) in enumerate(list(machine.flush_candidates())):
             deep = [] if stream.uid in self.faulted else [batch for batch in hot if batch.place >> 32 < below and is_intact(batch)]

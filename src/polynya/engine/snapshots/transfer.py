@@ -30,9 +30,7 @@ _HOT = Struct("<QI")  # place in the sender's journal, length
 
 
 def pack_transfer(links: Sequence[SnapshotLink], store: SnapshotStore, journal: Journal, into: Scratch) -> None:
-    """Write the transfer of a chain into a file. Runs in a thread.
-
-    Raises CorruptData or OSError when a snapshot or a payload is missing or damaged, and DiskFull."""
+    """Write a chain's transfer into a file, in a thread. Raises CorruptData or OSError when a part is missing or damaged, and DiskFull."""
     into.append(transfer_head(links))
     for link in links:
         crc = 0
