@@ -1,35 +1,36 @@
-"""Where the appends to the groups that are led here come from: a group whose writers nearly all come by one node is best led there."""
+"""Count the origin nodes of appends, so that leadership can move to the node that receives nearly all of a group's writes."""
 
 from __future__ import annotations
 
 from polynya.stream.placement import META_GROUP
 from polynya.transport.handshake import node_of
 
-MANY = 20  # appends of two looks move a lead; fewer may stay where they are led
-MOST = 0.75  # of them are nearly all
+MANY = 20  # appends in two intervals that justify a transfer; a group with fewer stays
+MOST = 0.75  # the share that counts as nearly all
 
 
 class AppendOrigins:
-    """Of one core of the node `node`. `look` is called once a second.
+    """Append counts by origin node, for one core of the node `node`. Call `look` once a second.
 
-    `here` is for who proposes to a group that is led here: one more for each command of this core's own clients."""
+    `here[group]` counts the commands of this core's own clients; the proposer increments it."""
 
     def __init__(self, node: int, groups: int) -> None:
         self.here = [0] * (groups + 1)
         self.many, self.most = MANY, MOST
         self._node = node
         self._there: dict[int, dict[int, int]] = {}  # group → node → commands
-        self._before: dict[int, dict[int, int]] = {}  # of the look before
+        self._before: dict[int, dict[int, int]] = {}  # the previous interval
 
     def came(self, group: int, sender: int, count: int) -> None:
-        """From another core, as the transport calls it."""
+        """Count commands forwarded by another core."""
         node = node_of(sender) or self._node
         by_node = self._there.setdefault(group, {})
         by_node[node] = by_node.get(node, 0) + count
 
     def look(self) -> dict[int, tuple[int, int]]:
-        """Group of streams → the node by which nearly all came since the look before the last, and how many came. Groups that have them by several
-        nodes are not in it."""
+        """Return, by stream group, the node that received nearly all appends of the last two intervals, and the total count.
+
+        Groups with writers on several nodes are left out."""
         now, self._there = self._there, {}
         for group, count in enumerate(self.here):
             if count:

@@ -1,4 +1,4 @@
-"""Entries of a replicated group that are committed and durable here go through its machine: the hot path of every member."""
+"""Apply the committed and durable entries of a replicated group to its state machine: the hot path of every member."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COMMAND = EntryKind.COMMAND
 
 
 def apply_committed(member: Member, on_applied: Callable[[int, Command, Reply], None], answer: Callable[[Proposal, Reply], None]) -> int:
-    """All of them, in order, each once; returns how many were commands. `answer` is told of those that were proposed here."""
+    """Apply them in log order; return the number of commands. `answer` is called for each command proposed here."""
     committed, durable, group, count = member.committed, member.raft.durable, member.group, 0
     apply, number = group.machine.apply, group.number
     while committed and committed[0].index <= durable:
@@ -45,7 +45,7 @@ def apply_committed(member: Member, on_applied: Callable[[int, Command, Reply], 
 
 
 def _taken(entry: Entry) -> tuple[Command, list[Proposal]]:
-    """What an entry says, and who proposed it here, if it was: the log keeps the entry, which needs neither any more."""
+    """Return an entry's command and its local proposals, and clear both on the entry: the log keeps only the payload."""
     if type(entry) is Bundled:
         parts, entry.parts = entry.parts, []
         if parts:

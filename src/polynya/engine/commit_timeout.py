@@ -1,4 +1,4 @@
-"""What is proposed is answered in time, also while a majority of its group hears and does not write: when two of three disks are full, say."""
+"""Answer proposals in time when a quorum is reachable but does not write, for example because two of three disks are full."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
     from polynya.replica.member import Member
 
 LOOK_SECONDS = 1.0
-ANSWER_SECONDS = 10.0  # without anything new at a majority, while there is something to write
+ANSWER_SECONDS = 10.0  # without progress at a quorum while entries are pending
 _Reached = tuple[int, ...]
 log = logging.getLogger("polynya.patience")
 
 
 class CommitTimeouts:
-    """Of one core, from its beginning to `close`."""
+    """The commit timeouts of one core, from creation to `close`."""
 
     def __init__(self, core: ReplicatedEngine) -> None:
         self._core = core
         self._loop = asyncio.get_running_loop()
-        # Of groups with something to write: how far that was seen to be, and since when.
+        # Groups with pending entries: the progress last seen, and the time since it has not changed.
         self._since: dict[int, tuple[_Reached, float]] = {}
         self.stuck: set[int] = set()
         self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
 
     def refusal(self, group: int) -> Unavailable | None:
-        """Of a group that has given up waiting: nothing more is taken before a majority writes again."""
+        """Return the error for a stuck group, which accepts no proposal until a quorum writes again; else None."""
         if group not in self.stuck:
             return None
         return Unavailable(
@@ -59,7 +59,7 @@ class CommitTimeouts:
         self.stuck &= vain
 
     def _give_up(self, number: int, member: Member) -> None:
-        """They stay in the log, and may be committed yet."""
+        """Answer with OutcomeUnknown; the entries stay in the log and may commit."""
         if number not in self.stuck:
             self.stuck.add(number)
             log.warning("a majority does not write: appends are refused until it does", extra={"group": number})

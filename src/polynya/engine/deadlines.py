@@ -1,4 +1,4 @@
-"""When which group wants to be looked at: a heap of deadlines and one timer for all groups of a core."""
+"""The Raft deadlines of a core's groups: one heap and one timer for all groups."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from polynya.raft import NEVER
 
 
 class Deadlines:
-    """A deadline that moves away costs nothing until the old one is reached. Times are in ms of `now_ms`'s clock."""
+    """The next deadline of each group, in ms of the `now_ms` clock. Postponing a deadline is free until the old one expires."""
 
     __slots__ = ("_at", "_due", "_heap", "_loop", "_now_ms", "_timer", "_timer_ms")
 
     def __init__(self, now_ms: Callable[[], int], due: Callable[[list[int]], None]) -> None:
-        """`due` gets the groups whose time may have come."""
+        """`due` gets the groups whose deadline may have passed."""
         self._now_ms, self._due = now_ms, due
         self._loop = asyncio.get_running_loop()
         self._heap: list[tuple[int, int]] = []
-        self._at: dict[int, int] = {}  # group -> the time in the heap that counts
+        self._at: dict[int, int] = {}  # group -> its valid deadline in the heap
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = NEVER
 
     def put(self, group: int, deadline_ms: int) -> None:
-        """Look at the group then, or earlier."""
+        """Schedule a check of the group at this time or earlier."""
         if deadline_ms < self._at.get(group, NEVER):
             self._at[group] = deadline_ms
             heappush(self._heap, (deadline_ms, group))
 
     def arm(self) -> None:
-        """After some `put`."""
+        """Start the timer; call it after `put`."""
         heap = self._heap
         if heap and heap[0][0] < self._timer_ms:
             if self._timer is not None:

@@ -1,9 +1,8 @@
-"""What a leader sends for the log is read before it is taken (docs/decisions/0022).
+"""Validate the entries that a leader sends before they enter the log (docs/decisions/0022).
 
-An entry that no command can be read from, or whose command makes no sense (stream/sense.py), must not get into any log: once it is committed it
-ends every member that comes to it, at every start. So it is not taken, and nothing more is heard of that leader for a while: where it is the leader
-that is broken, the others elect one of themselves, and what it had for the log is cut off; where it is this node that is too old, the others go on
-without it.
+An entry must decode to a valid command (stream/sense.py). Once an invalid entry commits, it stops every member that applies it, at every
+start. So the member rejects the entry and ignores that leader for a while. If the leader is broken, the others elect a new one, whose log
+truncates the entry. If this node's release is too old, the group goes on without it.
 """
 
 from __future__ import annotations
@@ -18,20 +17,21 @@ from polynya.raft.messages import Append
 from polynya.replica.log import decode_heard
 from polynya.replica.member import ReceivedEntry
 
-DOUBT_MS = 10_000  # several elections
+DOUBT_MS = 10_000  # several election timeouts
 _COMMAND = EntryKind.COMMAND
 log = logging.getLogger("polynya.raft")
 
 
 class EntryValidator:
-    """Of a core."""
+    """The entry validator of one core."""
 
     def __init__(self) -> None:
         self._complaints = LogThrottle()
-        self._doubted: dict[int, tuple[int, int, int]] = {}  # group → a node, a term in which it leads, and until when it is doubted
+        self._doubted: dict[int, tuple[int, int, int]] = {}  # group → the ignored node, its term as leader, and the end of the timeout
 
     def accept(self, message: Message, now_ms: int) -> bool:
-        """Whether it is for the group to hear. The commands of its entries are kept with them, so that they are read once."""
+        """Return True if the group may process the message. Decoded commands are stored with their entries, so that each is decoded
+        once."""
         if self._doubted and self._is_doubted(message, now_ms):
             return False
         if type(message) is not Append or not message.entries:
@@ -45,7 +45,7 @@ class EntryValidator:
         return True
 
     def dropped(self, node: int, fault: InvalidMessage, now_ms: int) -> None:
-        """A message that was held back made no sense when its turn came, and changed nothing."""
+        """Log that a deferred message turned out to be invalid; it changed nothing."""
         times = self._complaints.due(now_ms / 1000, str(node))
         if times:
             log.warning("what a node says makes no sense", extra={"node": node, "reason": str(fault), "times": times})

@@ -1,4 +1,4 @@
-"""What the turns of a core with replicas have for its journal: gathered while the write before is under way, then written together."""
+"""Stage what the turns of a replicated core write to the journal. Data staged during a write goes to disk with the next one."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from polynya.stream.state.model import HotBatch
 from polynya.system.disk_pace import DiskPace
 from polynya.wal import DiskFull, Journal, WriteBatch
 
-FULL_SECONDS = 0.5  # a full disk is asked again after this long
-FORGETFUL = b"f"  # the payload of a hard state whose member does not know what it did before
-LEARNING = b"l"  # … or was made anew
-UNBORN = b"u"  # … or has found that its group is new, and has heard of no term since
+FULL_SECONDS = 0.5  # retry interval on a full disk
+FORGETFUL = b"f"  # hard state payload: the member lost its disk and does not know its earlier votes
+LEARNING = b"l"  # … the member is new and catching up
+UNBORN = b"u"  # … the member found that its group is new, and has seen no term since
 _NO_BYTES = b""
 Done = Callable[[BaseException | None], None]
 
 
 class WriteExecutor(Protocol):
-    """`done` is called on the loop, in the order of the calls, with the error that there was."""
+    """Writes batches in call order. `done` is called on the loop with the error or None."""
 
     def write(self, batch: WriteBatch, done: Done) -> None: ...
 
@@ -34,31 +34,31 @@ class WriteExecutor(Protocol):
 
 
 class Turns(Protocol):
-    """What is told of writes."""
+    """The callbacks of `JournalWriter`."""
 
     def gather(self) -> None:
-        """A write has ended: what waited for that may go with the next one."""
+        """Stage the proposals that waited for the write; a write has ended."""
         ...
 
     def synced(self, tickets: list[tuple[Raft, int]]) -> None:
-        """These are durable; the next write is on its way."""
+        """Mark these tickets as durable; the next write is already in flight."""
         ...
 
     def refused(self, rafts: Iterable[Raft]) -> None:
-        """The disk is full: nothing that these gave out and that is not durable was written, and it must come again."""
+        """Handle a full disk: the non-durable output of these groups was not written and must be staged again."""
         ...
 
     def room(self) -> None:
-        """Perhaps there is room again."""
+        """Retry: the disk may have room again."""
         ...
 
     def fail(self, error: BaseException) -> None:
-        """The journal has failed for good."""
+        """Stop the core: the journal has failed permanently."""
         ...
 
 
 class PendingWrite(msgspec.Struct):
-    """What becomes durable with one write."""
+    """The completions of one write."""
 
     tickets: list[tuple[Raft, int]]
     moves: Moves
@@ -66,7 +66,7 @@ class PendingWrite(msgspec.Struct):
 
 
 class JournalWriter:
-    """At most one write is in flight; what is staged meanwhile is the next one."""
+    """Stages and writes journal batches; at most one write is in flight."""
 
     def __init__(self, journal: Journal, writer: WriteExecutor, turns: Turns, counters: CoreCounters) -> None:
         self.full = False
@@ -83,17 +83,17 @@ class JournalWriter:
 
     @property
     def waiting_seconds(self) -> float:
-        """For how long the write in flight has been under way."""
+        """Return how long the write in flight has taken so far."""
         return 0.0 if self._flying is None else self._loop.time() - self._given_at
 
     def stage(self, member: Member, effects: Effects) -> None:
-        """What a group wants to be durable, and its ticket."""
+        """Stage a group's effects for the next write, and record their ticket."""
         journal, number, entries = self._journal, effects.group, effects.entries
         if effects.reset is not None:
             journal.stage(number, effects.reset.term, effects.reset.index, EntryKind.RESET, _NO_BYTES)
         if effects.hard_state is not None:
             state = effects.hard_state
-            if member.raft.recall_based:  # it was told whom its group began with, and must not believe its settings any more
+            if member.raft.recall_based:  # the recovered membership now replaces the configured one
                 self._belongs(member.raft)
             journal.stage(number, state.term, state.vote, EntryKind.HARD_STATE, _flag(state))
         if entries:
@@ -106,12 +106,12 @@ class JournalWriter:
         self._gathered.tickets.append((member.raft, effects.ticket))
 
     def copy(self, group: int, batches: list[HotBatch]) -> asyncio.Future[bool]:
-        """The batches again; their places move there when that is durable. False: the disk was full, and they stay where they are."""
+        """Write hot batches again; their places move when that is durable. The result is False, and nothing moves, if the disk was full."""
         self._gathered.moves += [(batch, self._journal.stage(group, 0, 0, KIND_COPY, copy_of(batch))) for batch in batches]
         return self._waiter()
 
     def renew(self, members: Iterable[Member], departed: Mapping[int, HardState]) -> asyncio.Future[bool]:
-        """What every member must not forget, again; and what those promised that are here no more."""
+        """Write the membership and hard state of all members again, and the hard state of dropped replicas."""
         for member in members:
             self._begin(member)
         for group, state in departed.items():
@@ -119,16 +119,16 @@ class JournalWriter:
         return self._waiter()
 
     def begin(self, members: Iterable[Member]) -> asyncio.Future[bool]:
-        """They are here, with what they know of who belongs to their groups."""
+        """Write the membership and hard state of the members that exist at start."""
         return self.renew(members, {})
 
     def configured(self, group: int, snapshot: Snapshot) -> asyncio.Future[bool]:
-        """Who belonged to the group at a snapshot: before that is on the disk."""
+        """Write the configuration at a snapshot; call it before the snapshot is written."""
         self._journal.stage(group, snapshot.term, snapshot.index, EntryKind.CONFIGURED, encode_configuration(snapshot.configuration))
         return self._waiter()
 
     def drop(self, group: int, state: HardState) -> asyncio.Future[bool]:
-        """Whatever is in the journal of the group so far is void, but for what its member promised."""
+        """Void all journal entries of the group; only the member's hard state is kept."""
         self._departed(group, state)
         return self._waiter()
 
@@ -145,7 +145,7 @@ class JournalWriter:
         self._journal.stage(group, state.term, state.vote, EntryKind.DROPPED, _flag(state))
 
     def flush(self) -> None:
-        """At the end of a turn."""
+        """Start a write, if none is in flight."""
         if self._flying is not None or self.full:
             return
         batch = self._journal.take()
@@ -157,7 +157,7 @@ class JournalWriter:
             _wake(nothing, durable=True)
 
     def close(self) -> None:
-        """Ends the thread, after what it was given. What is reported then finds nobody."""
+        """Stop the thread after the writes already given to it; their results are ignored."""
         self._closed = True
         self._writer.close()
 
@@ -183,13 +183,13 @@ class JournalWriter:
                 self._refused(batch, write)
             else:
                 self._turns.fail(error)
-        except BaseException as fault:  # half of it is done: going on would answer from a state of its own
+        except BaseException as fault:  # the state is half updated: later answers would diverge from the log
             self._turns.fail(fault)
 
     def _synced(self, batch: WriteBatch, write: PendingWrite) -> None:
         self._journal.synced(batch)
         self._turns.gather()
-        self.flush()  # what gathered meanwhile: the disk works while others apply and answer
+        self.flush()  # the disk works meanwhile
         for hot, place in write.moves:
             hot.place = place
         self._counters.copied += len(write.moves)
@@ -200,7 +200,7 @@ class JournalWriter:
             self._loop.call_later(MARK_SECONDS, self._write_mark)
 
     def _write_mark(self) -> None:
-        """F11."""
+        """Mark the last write as synced."""
         self._mark_due = False
         if self._flying is None and not self._closed and not self.full:
             mark = self._journal.take_mark()
@@ -224,7 +224,7 @@ class JournalWriter:
 
 
 class WriterThread:
-    """Writes and syncs one batch after the other."""
+    """A thread that writes and syncs one batch after the other."""
 
     def __init__(self, journal: Journal, pace: DiskPace) -> None:
         self._journal, self._pace = journal, pace
@@ -237,7 +237,7 @@ class WriterThread:
         self._queue.put((batch, done))
 
     def close(self) -> None:
-        """After what it was given."""
+        """Stop the thread after the queued writes."""
         self._queue.put(None)
         self._thread.join()
 
@@ -251,12 +251,12 @@ class WriterThread:
                 error = caught
             try:
                 self._loop.call_soon_threadsafe(done, error)
-            except RuntimeError:  # the loop is closed: nobody waits for an answer any more
+            except RuntimeError:  # the loop is closed
                 return
 
 
 def hard_state_of(term: int, vote: int, payload: bytes) -> HardState:
-    """Of a frame's."""
+    """Decode the hard state in a journal frame."""
     return HardState(term, vote, payload == FORGETFUL, payload == LEARNING, payload == UNBORN)
 
 

@@ -1,7 +1,7 @@
-"""Leaderships of one core that go to other nodes: to where the writers are, back to those that are to have them, and away before a stop.
+"""Move the leaderships of one core: to the node with the writers, back to the preferred node, and to other nodes before a stop.
 
-A core that stops tells those of the other nodes, which give it no leaderships meanwhile: one that came back to it would end with it, and its group
-would wait for an election.
+A core that stops notifies the cores of the other nodes, which then transfer no leadership to it. A leadership transferred to it would end
+with it, and the group would need an election.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from polynya.raft import Raft
     from polynya.replica.member import Member
 
-STALLED_SECONDS = 2.5  # a disk that has not taken a write for so long has its leaderships taken away
-GIVE_BACK_SECONDS = 1.0  # between two groups that go back to the node that is to lead them …
-GIVE_BACK_PART = 32  # … or more at once: so many times until all have gone
-GIVE_BACK_AGAIN_SECONDS = 30.0  # … and for the same group, when that did not take it
-FOLLOW_AT_ONCE = 8  # groups that go to where their writers are, of one look
-FOLLOW_ENTRIES = 16  # a node that lacks more of a group's log has a disk or a way that does not keep up
-STAY_SECONDS = 60.0  # without writers here, until a group goes back
-PLACED_SECONDS = 300.0  # a lead stays where an operator, or balance, has just put it
-KIND_STOPPING = 1011  # beside those of health, access, farewell, the cluster's view and its map, and the object store
-KIND_FOLLOWS = 1013  # to who is just given a group for its writers; the body is its number
-STOPPING_SECONDS = 30.0  # a stop does not take as long
+STALLED_SECONDS = 2.5  # a disk write in flight for this long makes the node transfer its leaderships
+GIVE_BACK_SECONDS = 1.0  # interval between transfers to preferred leaders
+GIVE_BACK_PART = 32  # this fraction of the groups at once, so that all move within this many intervals
+GIVE_BACK_AGAIN_SECONDS = 30.0  # before a transfer of the same group is retried
+FOLLOW_AT_ONCE = 8  # groups moved to their writers in one interval
+FOLLOW_ENTRIES = 16  # a node that lacks more entries has a disk or a network that does not keep up
+STAY_SECONDS = 60.0  # without writers here, until a group moves back
+PLACED_SECONDS = 300.0  # a leadership stays where an operator or the balancer placed it
+KIND_STOPPING = 1011  # other kinds: health, access, shutdown barrier, cluster view and map, object store
+KIND_FOLLOWS = 1013  # sent to a node that receives a group for its writers; the body is the group number
+STOPPING_SECONDS = 30.0  # a stop takes less time
 log = logging.getLogger("polynya.leads")
 
 
 class LeadershipTransport(Protocol):
-    """What is needed of a core's transport."""
+    """The interface that this module needs of a core's transport."""
 
     def on(self, kind: int, handler: Callable[[bytes, Reply, int], None]) -> None: ...
 
@@ -44,30 +44,30 @@ class LeadershipTransport(Protocol):
 
 
 class LeaderPlacement:
-    """Of one core, from its beginning to `close`."""
+    """The leadership transfers of one core, from creation to `close`."""
 
     def __init__(self, core: ReplicatedEngine, writes: JournalWriter) -> None:
         self._core, self._writes = core, writes
         self._loop = asyncio.get_running_loop()
-        self._given_back: dict[int, float] = {}  # group -> when it was last tried
-        self._strays = set(core.members)  # groups that may be led here although another is to lead them; the rest need no look
+        self._given_back: dict[int, float] = {}  # group -> last attempt
+        self._strays = set(core.members)  # groups that may be led here with another preferred leader; the rest need no check
         self._demand: AppendOrigins | None = None
         self._may_lead: Callable[[int], bool] = lambda node: True
         self._transport: LeadershipTransport | None = None
         self._core_at: Callable[[int, int], int] = lambda node, group: 0
-        self._firsts: dict[int, int] = {}  # as of the last map; at the start nothing was chosen lately
-        self._placed: dict[int, float] = {}  # group -> when this node was chosen to lead it
-        self._stays: dict[int, float] = {}  # group -> until when, for the writers that it followed here
+        self._firsts: dict[int, int] = {}  # preferred leaders as of the last cluster map; empty at start
+        self._placed: dict[int, float] = {}  # group -> when this node became its preferred leader
+        self._stays: dict[int, float] = {}  # group -> until when it stays here for its writers
         self.followed = 0
         core.on_leadership.append(self._led)
-        self._shunned: dict[int, float] = {}  # node -> until when it is given no lead
-        self._stopping: dict[int, float] = {}  # node -> until when it is believed to be just stopping
+        self._shunned: dict[int, float] = {}  # node -> until when it receives no leadership
+        self._stopping: dict[int, float] = {}  # node -> until when it counts as stopping
         self._leaves = False
-        self._stalled_at = float("-inf")  # when leaderships last went because of the disk
+        self._stalled_at = float("-inf")  # last transfer because of a stalled disk
         self._timer = self._loop.call_later(GIVE_BACK_SECONDS, self._look)
 
     def placed_anew(self, groups: Iterable[int]) -> None:
-        """Other nodes are to lead some of the groups, which may not be here yet."""
+        """Update the preferred leaders of these groups, some of which may not be here yet."""
         core, known = self._core, self._firsts
         self._strays.update(core.led)
         self._firsts = {number: core.first_of(number) for number in groups}
@@ -76,7 +76,7 @@ class LeaderPlacement:
                 self._placed[number] = self._loop.time()
 
     def follow(self, demand: AppendOrigins, may_lead: Callable[[int], bool], core_at: Callable[[int, int], int]) -> None:
-        """From now on groups go to where their writers are, if that node may lead. `core_at`: the core of a node that has a group."""
+        """Start to move groups to the node of their writers, if that node may lead. `core_at` maps a node and a group to a core."""
         self._demand, self._may_lead, self._core_at = demand, may_lead, core_at
 
     def close(self) -> None:
@@ -84,20 +84,20 @@ class LeaderPlacement:
         self._timer.cancel()
 
     def listen(self, transport: LeadershipTransport) -> None:
-        """From now on to cores of other nodes that stop, or that give this one a group for its writers."""
+        """Listen for cores of other nodes that stop, or that transfer a group here for its writers."""
         self._transport = transport
         transport.on(KIND_STOPPING, self._hear)
         transport.on(KIND_FOLLOWS, self._hear_of_writers)
 
     def leave(self, transport: LeadershipTransport, cores: Iterable[int]) -> None:
-        """Before a stop: these cores of other nodes give this one no leaderships any more, and what it leads from now on goes to others."""
+        """Transfer all leaderships before a stop, also those gained later, and notify these cores of other nodes of the stop."""
         self._leaves = True
         for core in cores:
-            transport.call_nowait(core, KIND_STOPPING, b"", lambda answer: None)  # one of an older release does not know it
+            transport.call_nowait(core, KIND_STOPPING, b"", lambda answer: None)  # an older release ignores this
         self.hand_over_all()
 
     def found(self, node: int) -> None:
-        """It can be reached, again or for the first time."""
+        """Clear the stopping state of a node that is reachable again."""
         self._stopping.pop(node, None)
 
     def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
@@ -105,8 +105,10 @@ class LeaderPlacement:
         reply(b"")
 
     def _hear_of_writers(self, body: bytes, reply: Reply, sender: int) -> None:
-        """The lead that comes now came for them. Of one that a failure moved nobody says so: clients that go where the lead is would hold it for
-        ever, and after a few failures one node would lead all."""
+        """Keep the next leadership of the group here for its writers.
+
+        Leaderships that move by failover are not announced. Clients follow the leader, so they would pin the group; after a few failures
+        one node would lead all."""
         number = int.from_bytes(body, "big")
         if number in self._core.members:
             self._stays[number] = self._loop.time() + STAY_SECONDS
@@ -122,8 +124,8 @@ class LeaderPlacement:
             self.hand_over_all()
 
     def change(self, group: int, target: Configuration) -> ProposalRefused | None:
-        """Towards these voters, learners and readers, of a group that is led here. A leader that gets no vote hands over first, so that nothing
-        in flight loses its answer."""
+        """Start a membership change of a group led here. A leader that loses its vote first transfers leadership, so that requests in
+        flight are answered."""
         core = self._core
         raft = core.members[group].raft
         if raft.configuration.votes(core.node) and core.node not in target.voters:
@@ -136,11 +138,11 @@ class LeaderPlacement:
         return refusal
 
     def shun(self, node: int, seconds: float) -> None:
-        """It is given no lead from here for so long."""
+        """Transfer no leadership to the node for a time."""
         self._shunned[node] = self._loop.time() + seconds
 
     def relieve(self, able: Collection[int]) -> int:
-        """A few of the led groups go to these nodes, if they keep up. How many did."""
+        """Transfer a few of the led groups to those of these nodes that keep up, and return how many."""
         core, gone = self._core, 0
         for number in sorted(core.led):
             raft = core.members[number].raft
@@ -152,7 +154,7 @@ class LeaderPlacement:
         return gone
 
     def hand_over_all(self) -> bool:
-        """Each led group goes to the voter that has most of its log, is there, and does not stop itself. Whether any group is on its way."""
+        """Transfer each led group to the reachable, non-stopping voter with the longest log. Return True if any transfer started."""
         core, any_goes = self._core, False
         for number in list(core.led):
             raft = core.members[number].raft
@@ -174,7 +176,7 @@ class LeaderPlacement:
             self.hand_over_all()
 
     def _follow(self) -> None:
-        """Groups whose writers nearly all come by another node go there, each within one round trip: what is proposed meanwhile waits."""
+        """Move groups to the node that receives nearly all of their appends. Proposals wait for one round trip meanwhile."""
         if self._demand is None:
             return
         core, now, left = self._core, self._loop.time(), FOLLOW_AT_ONCE
@@ -199,11 +201,11 @@ class LeaderPlacement:
                 core.transfer(number, node)
 
     def _say_why(self, number: int, node: int) -> None:
-        if self._transport is not None:  # a node of an older release does not know it, and holds any lead that has its writers there
+        if self._transport is not None:  # an older release ignores this, and keeps any leadership that has its writers there
             self._transport.call_nowait(self._core_at(node, number), KIND_FOLLOWS, number.to_bytes(4, "big"), lambda answer: None)
 
     def _tries(self, number: int) -> bool:
-        """Whether it is not too soon to hand this group over once more."""
+        """Return False if the group's last transfer is too recent; else record this attempt."""
         now = self._loop.time()
         if now - self._given_back.get(number, float("-inf")) <= GIVE_BACK_AGAIN_SECONDS:
             return False
@@ -220,7 +222,7 @@ class LeaderPlacement:
         return self._stays.get(number, 0.0) > self._loop.time() and self._may_lead(self._core.node)
 
     def _give_back(self) -> None:
-        """A few groups go to the nodes that are to lead them, if those keep up: a busy group is never at rest, and what is in flight is answered."""
+        """Transfer a few groups to their preferred leaders, if those keep up. Requests in flight are still answered."""
         core = self._core
         left = 1 + len(core.members) // GIVE_BACK_PART
         for number in sorted(self._strays):
@@ -239,13 +241,13 @@ class LeaderPlacement:
 
 
 def _follows(raft: Raft, node: int, lacks: int = FOLLOW_ENTRIES) -> bool:
-    """Whether the voter is there and has, but for so many entries on their way, all of the group's log."""
+    """Return True if the voter is reachable and lacks at most this many entries of the group's log."""
     peer = raft.peers.get(node)
     return peer is not None and not peer.lost and node in raft.configuration.voters and raft.log.last - peer.match <= lacks
 
 
 def _has_all(member: Member, node: int) -> bool:
-    """Whether the group's log, of a busy group but for what is on its way: to a node whose connection broke nothing is."""
+    """Return True if the node has the whole log. A busy group may have entries in flight to it; that needs a working connection."""
     raft = member.raft
     if not member.proposals and not member.queue and _follows(raft, node, 0):
         return True

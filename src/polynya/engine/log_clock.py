@@ -1,4 +1,4 @@
-"""Log time: what commands are stamped with (F14). Follows the boot clock, which counts suspension, slewed towards the wall; never back."""
+"""Log time, the timestamp of commands. It follows the boot clock, which counts suspension, is slewed to wall time, and never goes back."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
-STEP_MS = 1000.0  # when the wall is ahead by more, log time steps forward
-SLEW = 0.0005  # at most half a millisecond a second otherwise
+STEP_MS = 1000.0  # log time steps forward when wall time is ahead by more
+SLEW = 0.0005  # maximum slew, 0.5 ms a second
 
 
 def boot_ms() -> float:
@@ -19,7 +19,7 @@ def wall_ms() -> float:
 
 
 class LogClock:
-    """Milliseconds since the epoch, monotone also over restarts (`floor_ms` is the largest stamp found in the log)."""
+    """Milliseconds since the epoch, monotonic across restarts. `floor_ms` is the largest timestamp in the log."""
 
     __slots__ = ("_boot", "_boot_ms", "_log_ms", "_wall")
 
@@ -29,7 +29,7 @@ class LogClock:
         self._log_ms = max(float(floor_ms), wall())
 
     def reach(self, log_ms: int) -> None:
-        """Another node has logged this: from here it goes on, as time does, also if the wall's clock is far behind."""
+        """Advance to a log time that another node has logged, even if the local wall clock is far behind."""
         self._log_ms = max(self._log_ms, float(log_ms))
 
     def now_ms(self) -> int:
@@ -47,7 +47,7 @@ class LogClock:
 
 
 def once_per_pass(now_ms: Callable[[], int], loop: asyncio.AbstractEventLoop) -> Callable[[], int]:
-    """The same clock, read at most once in each pass of the loop: many appends are stamped in one."""
+    """Return a clock that is read at most once per event-loop pass; all appends of a pass share a timestamp."""
     known = 0
 
     def forget() -> None:

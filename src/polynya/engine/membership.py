@@ -1,4 +1,4 @@
-"""What a core is told of the cluster that it is a part of."""
+"""The cluster settings of a core."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from polynya.base.limits import MIB
 from polynya.raft import Configuration, Settings
 from polynya.stream.placement import META_GROUP
 
-LOG_BYTES = 64 * MIB  # of a core: payload of applied entries kept in memory for members that lag
-UNCOMMITTED_BYTES = 64 * MIB  # of a core, shared by its groups: above what the door lets in
+LOG_BYTES = 64 * MIB  # of a core: payload of applied entries kept in memory for followers that lag
+UNCOMMITTED_BYTES = 64 * MIB  # of a core, shared by its groups; higher than the engine's admission limit
 
 
 class Membership(msgspec.Struct, frozen=True):
-    """This node's number, and what its cluster was born with: the nodes (none, where this one joined later), and which of them got which
-    group, if not all got all."""
+    """This node's number and the cluster's initial membership.
+
+    `voters`: the initial nodes; empty if this node joined later. `placed`: the initial nodes of a group, if not all."""
 
     node: int
     voters: tuple[int, ...]
@@ -29,35 +30,35 @@ class Membership(msgspec.Struct, frozen=True):
         return self.placed.get(group, self.voters)
 
     def born_with(self, group: int) -> Configuration:
-        """What the group's members began with. All nodes have the meta group, to know where the others are."""
+        """Return the group's initial configuration. All nodes have the meta group, which locates the other groups."""
         voters = tuple(sorted(self.placed_on(group)))
         return Configuration(voters, readers=tuple(sorted(set(self.voters) - set(voters))) if group == META_GROUP else ())
 
     def first_of(self, group: int) -> int:
-        """Leaderships are spread: each group has a node that campaigns first, and gets the lead back when it returns."""
+        """Return the preferred leader, which campaigns first and regains leadership when it returns. This spreads leaderships."""
         nodes = self.placed_on(group)
         return nodes[group % len(nodes)] if nodes else 0
 
 
 class PeerLinks(Protocol):
-    """The way to the same core of the other nodes. What cannot be sent is dropped: Raft sends it again."""
+    """The links to the same core of the other nodes. A message that cannot be sent is dropped; Raft retries it."""
 
     def send(self, node: int, messages: list[bytes]) -> None:
-        """All that a turn has for that node, but what is large. Called before the turn's own write."""
+        """Send a turn's messages except the large ones; called before the turn's own write."""
         ...
 
     def send_bulk(self, node: int, messages: list[bytes]) -> None:
-        """Chunks of snapshots, which must not hold up the others."""
+        """Send snapshot chunks, which must not delay the other messages."""
         ...
 
 
 def boot_ms() -> int:
-    """Time for leases and elections: it counts suspension and never goes back (F13)."""
+    """Return the time for leases and elections: it counts suspension and never goes back."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)
 
 
 def settings_of(group: int, is_first: bool, groups: int) -> Settings:
-    """`is_first`: this node is to lead it; `groups`: of this core, which share its memory."""
+    """Return the Raft settings. `is_first`: this node is the preferred leader; `groups`: the groups that share the memory."""
     return Settings(
         priority=2 if is_first else 1,
         log_bytes_max=max(LOG_BYTES // max(groups, 1), 256 * 1024),
@@ -66,8 +67,10 @@ def settings_of(group: int, is_first: bool, groups: int) -> Settings:
 
 
 class ClusterSettings(msgspec.Struct, frozen=True):
-    """`groups`: how many there are for streams, in all. `seed` gives random bits that no other life of this process had. `reached` hears of log
-    time that others have logged and this node's clock has not reached."""
+    """The cluster settings of a core.
+
+    `groups`: the number of stream groups. `seed` returns random bits unique to this process run. `reached` is called with log times of
+    other nodes that are ahead of the local clock."""
 
     membership: Membership
     links: PeerLinks

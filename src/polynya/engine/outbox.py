@@ -1,4 +1,4 @@
-"""What the groups of a core have to say to other nodes in a turn: gathered, then one send to each."""
+"""Collect the Raft messages of a core's groups during a turn, and send them to each node at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from polynya.raft import Append, Message, SnapshotChunk, encode_block, encode_me
 
 
 class Outbox:
-    """Of one core."""
+    """The outgoing Raft messages of one core."""
 
     def __init__(self, links: PeerLinks) -> None:
         self._links = links
@@ -15,7 +15,7 @@ class Outbox:
         self._bulk: dict[int, list[bytes]] = {}
 
     def post(self, messages: list[Message]) -> None:
-        """Those of one group. The entries of an append are encoded once for all members that get the same."""
+        """Queue the messages of one group. Entries that several members get are encoded once."""
         blocks: dict[int, bytes] = {}
         for message in messages:
             block = None
@@ -28,7 +28,7 @@ class Outbox:
             outbox.setdefault(message.to, []).append(encode_message(message, block))
 
     def send(self) -> None:
-        """At the end of a turn."""
+        """Send all queued messages."""
         if self._small:
             small, self._small = self._small, {}
             for node, messages in small.items():

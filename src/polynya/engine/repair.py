@@ -1,4 +1,4 @@
-"""Hot batches whose copy in memory is damaged are read again, from this core's journal or from another member of their group."""
+"""Repair hot batches whose copy in memory is corrupt, from this core's journal or from another member of the group."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from polynya.transport import Reply
 from polynya.wal import Journal
 from polynya.wire.pack import is_intact
 
-KIND_BATCH = 1014  # beside those of health, access, farewell, the cluster's view and its map, leads, and the object store
-ANSWER_SECONDS = 5.0  # of one other member
+KIND_BATCH = 1014  # other kinds: health, access, shutdown barrier, cluster view and map, leadership, object store
+ANSWER_SECONDS = 5.0  # timeout for one member
 log = logging.getLogger("polynya.repair")
 
 
 class BatchWanted(msgspec.Struct, array_like=True, frozen=True):
-    """Which batch another member is asked for: the one that begins with the record."""
+    """The request for a batch from another member, by the batch's first record."""
 
     group: int
     uid: int
@@ -33,7 +33,7 @@ class BatchWanted(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Repairer:
-    """One per core. Nothing is taken that fails its own checksum, or has another size than the batch that it replaces."""
+    """The batch repairer of one core. A replacement must pass its checksum and have the size of the original."""
 
     def __init__(self, journal: Journal, groups: Mapping[int, Group]) -> None:
         self.repaired = 0  # batches
@@ -42,12 +42,12 @@ class Repairer:
         self._places: Callable[[int], Iterable[int]] = lambda group: ()
 
     def join(self, transport: LeadershipTransport, places: Callable[[int], Iterable[int]]) -> None:
-        """From now on other members are asked, and answered. `places`: their cores that have a group."""
+        """Start to request batches from other members, and to serve theirs. `places` returns the other cores that have a group."""
         self._transport, self._places = transport, places
         transport.on(KIND_BATCH, self._answer)
 
     async def repair(self, group: int, uid: int, batches: Sequence[HotBatch]) -> bool:
-        """Whether some of the batches were damaged and all are intact now."""
+        """Return True if some of the batches were corrupt and all are intact now."""
         damaged = [batch for batch in batches if not is_intact(batch)]
         for batch in damaged:
             found = await self._from_journal(uid, batch) or await self._from_others(group, uid, batch)
@@ -89,7 +89,7 @@ class Repairer:
         return found
 
     def _answer(self, body: bytes, reply: Reply, sender: int) -> None:
-        """What is in memory here, if it is intact."""
+        """Serve a batch from this node's memory if it is intact."""
         wanted = msgspec.msgpack.decode(body, type=BatchWanted)
         group = self._groups.get(wanted.group)
         stream = None if group is None else group.machine.by_uid.get(wanted.uid)
@@ -99,7 +99,7 @@ class Repairer:
 
 
 def others_of(core: ReplicatedEngine, core_at: Callable[[int, int], int]) -> Callable[[int], list[int]]:
-    """The cores of other nodes that have a group. `core_at`: by node and group, as the transport calls it."""
+    """Return a function that lists the cores on other nodes that have a group. `core_at` maps a node and a group to a core."""
 
     def others(group: int) -> list[int]:
         member = core.members.get(group)
@@ -110,7 +110,7 @@ def others_of(core: ReplicatedEngine, core_at: Callable[[int, int], int]) -> Cal
 
 
 def _with(hot: HotBatch, found: Batch) -> HotBatch:
-    """The batch with the bytes that were found. A batch that was copied forward in the journal has no lengths there."""
+    """Return the hot batch with the payload found. A batch that was copied forward in the journal has no lengths there."""
     return msgspec.structs.replace(hot, payload=found.payload, crc=found.crc, lengths=found.lengths or hot.lengths)
 
 
@@ -119,7 +119,7 @@ def _fits(hot: HotBatch, found: Batch) -> bool:
 
 
 def _take(hot: HotBatch, found: Batch) -> None:
-    """Threads that hold the old payload keep it: it is replaced, never changed."""
+    """Replace the payload. It is never changed in place, so threads that hold the old one are safe."""
     whole = _with(hot, found)
     hot.payload, hot.lengths, hot.crc = whole.payload, whole.lengths, whole.crc
 

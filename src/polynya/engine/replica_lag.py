@@ -1,4 +1,4 @@
-"""How far read replicas are behind the groups that this core leads: in entries, and in seconds since what they lack was committed."""
+"""Measure the lag of read replicas behind the groups led here: entries missing, and seconds since the oldest missing one was committed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from polynya.observability.metrics import Samples, label
 from polynya.raft import Raft
 
 Lags = dict[int, tuple[int, float]]
-"""By node: the most entries that it lacks of a group, and the most seconds."""
+"""By node: the largest entry lag of any group, and the largest lag in seconds."""
 
 
 class _Mark(msgspec.Struct):
-    """Of a group and a read replica, which has its entries up to `has`, as far as is known. `index` was committed at `since`. `missed`: and was
-    not there yet at a later look. `took`: the seconds of the mark before it, if that was."""
+    """The lag of a read replica in one group; it has the entries up to `has`, as far as known.
+
+    `index` was committed at `since`. `missed`: a later check found it missing. `took`: the seconds of the previous mark, if missed."""
 
     index: int
     since: float
@@ -26,18 +27,18 @@ class _Mark(msgspec.Struct):
 
 
 class ReplicaLag:
-    """Of one core. The seconds are as exact as `look` is often."""
+    """The read replica lag of one core, with the resolution of the `look` interval."""
 
     def __init__(self, core: ReplicatedEngine, readers: Callable[[], Collection[int]], now: Callable[[], float]) -> None:
         self._core, self._readers, self._now = core, readers, now
         self._marks: dict[tuple[int, int], _Mark] = {}
 
     def look(self) -> None:
-        """Remembers what is committed now, until the read replicas have it."""
+        """Record the commit index until the read replicas have it."""
         now, marks = self._now(), {}
         for group, node, raft in self._pairs():
             peer, mark = raft.peers[node], self._marks.get((group, node)) or _Mark(raft.commit, now)
-            if not peer.lost:  # else what it has is forgotten there, for it may come back with less
+            if not peer.lost:  # keep the old value while the peer is lost: it may return with less
                 mark.has = peer.match
             if mark.has >= raft.commit:
                 mark = _Mark(raft.commit, now, mark.has)
@@ -49,7 +50,7 @@ class ReplicaLag:
         self._marks = marks
 
     def lags(self) -> Lags:
-        """As of now, of the read replicas that follow a group led here."""
+        """Return the current lags of the read replicas of the groups led here."""
         self.look()
         found, now = {node: (0, 0.0) for _, node in self._marks}, self._now()
         for (group, node), mark in self._marks.items():

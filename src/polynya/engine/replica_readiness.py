@@ -1,4 +1,4 @@
-"""Whether a replica here may answer: it follows its group, and has what there was before it was made."""
+"""Report whether a local replica may serve reads: it is a member and has caught up past its creation point."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from polynya.replica.member import Member
 
 
 class ReplicaReadiness:
-    """Of the replicas of one core of the node `node`."""
+    """The readiness of the replicas of one core of the node `node`."""
 
     def __init__(self, node: int) -> None:
         self._node = node
-        self._anew: set[int] = set()  # groups whose replica here may lack what there was before it was made
+        self._anew: set[int] = set()  # groups whose replica may lack entries from before its creation
 
     def begins(self, number: int, restored: RestoredMember) -> None:
-        """A replica is here, with this."""
+        """Register a replica with its restored state."""
         if restored.hard_state.learning or not (restored.snapshot.index or restored.entries):
             self._anew.add(number)
 
     def of(self, member: Member) -> bool:
-        """None that still catches up, or that does not belong any more."""
+        """Return False for a replica that still catches up or that is no longer a member."""
         raft = member.raft
         if raft.forgetful:
             return False
@@ -27,7 +27,7 @@ class ReplicaReadiness:
         return self._node in known.voters or (self._node in known.readers and self._is_whole(member))
 
     def _is_whole(self, member: Member) -> bool:
-        """A leader's word of how much there is counts when something of its own term is applied here."""
+        """Return True once caught up. The leader's commit index counts only after an entry of its own term is applied here."""
         raft, group = member.raft, member.group
         if group.number in self._anew and not raft.learning and group.applied_index >= raft.heard_commit and group.term == raft.term:
             self._anew.discard(group.number)

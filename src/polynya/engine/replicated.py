@@ -1,9 +1,8 @@
-"""The turn loop of a core whose groups have replicas on other nodes: what came in since the last turn goes through Raft, and what that leads
-to for all groups is gathered into one message to each peer and one write with one fsync (docs/decisions/0010).
+"""The turn loop of a core whose groups have replicas on other nodes (docs/decisions/0010).
 
-What peers say is dealt with at once; what is to be written gathers behind the write in flight, and so do proposals: they leave for the peers
-with the write of their own, so that a group has few and large entries (bundles) when there is much to do. An entry is applied once it is
-committed *and* durable here.
+A turn steps all groups through Raft. It batches their output into one message per peer and one write with one fsync. Peer messages are
+processed at once. Proposals wait for the write in flight and leave with the next one. Under load a group thus has few, large entries
+(bundles). An entry is applied once it is committed *and* durable here.
 """
 
 from __future__ import annotations
@@ -53,8 +52,8 @@ from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.state.feature_level import level_of
 from polynya.stream.state.model import HotBatch
 
-READ_SECONDS = 2.5  # a read waits so long for what it must see
-DRAIN_SECONDS = 2.0  # what is in flight at a stop is waited for, if others answer
+READ_SECONDS = 2.5  # timeout of a linearizable read
+DRAIN_SECONDS = 2.0  # timeout for requests in flight at a stop
 
 _BUNDLE_LEVEL = level_of(Bundle)
 Shared = Callable[[int], bool]
@@ -65,10 +64,10 @@ def _all_groups(group: int) -> bool:
 
 
 class ReplicatedEngine:
-    """Has the surface of `polynya.engine.standalone.StandaloneEngine`. All methods are called on the loop.
+    """The turn loop of a core with peers, with the interface of `polynya.engine.standalone.StandaloneEngine`.
 
-    Invariants: at most one write is in flight; an entry is applied only when it is committed and durable here; a proposal is answered once.
-    """
+    All methods are called on the loop. Invariants: at most one write is in flight. An entry is applied only when it is committed and
+    durable here. A proposal is answered once."""
 
     def __init__(
         self,
@@ -88,19 +87,19 @@ class ReplicatedEngine:
         self.on_leadership: list[Callable[[int], None]] = []
         self.on_made: list[Callable[[int], None]] = []
         self.on_dropped: list[Callable[[int], None]] = []
-        self.led: dict[int, Machine] = {}  # of the groups that take proposals here
-        self.floor_ms = 0  # log time is not before this: reads here judge by it what has expired, and touches count from it
-        self.inflight_bytes = 0  # of commands proposed here and not answered
+        self.led: dict[int, Machine] = {}  # groups that accept proposals here
+        self.floor_ms = 0  # lower bound of log time: local reads judge expiry by it, and touches count from it
+        self.inflight_bytes = 0  # commands proposed here and not answered
         self.node = cluster.membership.node
         self._cluster = cluster
-        self.now_ms = self._now_ms = cluster.now_ms  # not log time
+        self.now_ms = self._now_ms = cluster.now_ms  # boot clock, not log time
         self._fatal = fatal
         self._loop = asyncio.get_running_loop()
         self._ready: list[Raft] = []
         self._queued: list[Member] = []
         self._outbox = Outbox(cluster.links)
-        self.departed = storage.departed  # what members promised that were here: it counts for those that are made in their place
-        self.first_of = cluster.membership.first_of  # the node that is to lead a group
+        self.departed = storage.departed  # hard states of dropped replicas, which bind later replicas of the same group
+        self.first_of = cluster.membership.first_of  # the preferred leader of a group
         self._kicked = self._applied = False
         self._dead: BaseException | None = None
         self._ends = TurnEnds()
@@ -118,11 +117,11 @@ class ReplicatedEngine:
     # --- replicas that come and go ---------------------------------------------------------------------------------------------
 
     def has(self, group: int) -> bool:
-        """Whether a replica is here."""
+        """Return True if this core has a replica of the group."""
         return group in self.members
 
     def add(self, group: int, restored: RestoredMember) -> None:
-        """A replica is here from now on, and the disk knows it."""
+        """Add a replica that is already recorded on disk."""
         self.departed.pop(group, None)
         self.shard.groups[group] = Group(group, Machine(group, self._cluster.groups))
         self._join(group, restored)
@@ -131,7 +130,7 @@ class ReplicatedEngine:
         self._kick_soon()
 
     def remove(self, group: int) -> asyncio.Future[bool]:
-        """The replica takes part in nothing from now on; True when nothing of its log will be read again, False: the disk was full."""
+        """Stop the replica. The result is True once its log is void on disk, False if the disk was full."""
         member = self.members.pop(group, None)
         if member is not None:
             raft = member.raft
@@ -151,13 +150,13 @@ class ReplicatedEngine:
         return waiter
 
     async def configured(self, group: int, snapshot: Snapshot) -> bool:
-        """Keep who belonged to the group at a snapshot, before that is on the disk. False: the disk is full."""
+        """Persist the configuration at a snapshot before the snapshot is written. Return False if the disk is full."""
         waiter = self._writes.configured(group, snapshot)
         self._kick_soon()
         return await waiter
 
     def settings_of(self, number: int) -> Settings:
-        """They change with who is to lead the group, and with how many share the memory."""
+        """Return Raft settings; they depend on the preferred leader and on the number of groups."""
         return self._cluster.settings(number, self.first_of(number) == self.node, len(self.shard.groups))
 
     def _join(self, number: int, restored: RestoredMember) -> None:
@@ -169,8 +168,8 @@ class ReplicatedEngine:
     # --- proposals -------------------------------------------------------------------------------------------------------------
 
     def propose(self, group: int, command: Command, done: Done) -> None:
-        """`done` is called once, on the loop: with the reply, with NotLeader or Unavailable (nothing was applied, nor will it be; perhaps
-        before this returns), or with OutcomeUnknown. Raises what a command that cannot be encoded raises, and then nothing was taken."""
+        """Propose a command. `done` is called once, on the loop, perhaps before this returns. It gets the reply, NotLeader or
+        Unavailable (never applied), or OutcomeUnknown. An encoding error is raised, and then nothing is proposed."""
         member = self.members.get(group)
         refusal = NotLeader(0) if member is None else self._refusal(member, command)
         payload = encode_proposal(command) if refusal is None else b""
@@ -184,7 +183,7 @@ class ReplicatedEngine:
         self._kick_soon()
 
     async def call(self, group: int, command: Command) -> Reply:
-        """`propose` for those who may wait."""
+        """Propose a command and wait for the reply."""
         future: asyncio.Future[Reply] = self._loop.create_future()
         self.propose(group, command, partial(settle, future))
         return await future
@@ -204,26 +203,26 @@ class ReplicatedEngine:
         if self._writes.full:
             return Reply(Code.DISK_FULL)
         kind = type(command)
-        if kind is not Append and level_of(kind) > member.group.machine.level:  # a node of the release before would not know it
+        if kind is not Append and level_of(kind) > member.group.machine.level:  # older nodes cannot decode it
             return Unavailable("this needs what not all nodes of the cluster know yet: upgrade them all")
-        if isinstance(command, PublishSlices | ReplaceSlices) and command.term != member.raft.term:  # F19
+        if isinstance(command, PublishSlices | ReplaceSlices) and command.term != member.raft.term:  # planned in an older term
             return Unavailable("this was planned under an older leader; it is planned again")
         return self._patience.refusal(member.group.number) if self._patience.stuck else None
 
     # --- reads -----------------------------------------------------------------------------------------------------------------
 
     def readable(self, group: int) -> bool:
-        """Whether the group's state here may answer a linearizable read at once."""
+        """Return True if the local state can serve a linearizable read now."""
         member = self.members.get(group)
         return member is not None and self._dead is None and member.raft.readable(self._now_ms())
 
     def fit(self, group: int) -> bool:
-        """Whether there is a replica here that follows the group: none that still catches up, or that does not belong any more."""
+        """Return True if the local replica may serve reads: it is a member and has caught up."""
         return group in self.members and self._fitness.of(self.members[group])
 
     async def linearize(self, group: int) -> None:
-        """Until the group's state here has all that was acknowledged anywhere before this call. Raises Unavailable when no leader is heard,
-        and when there is no replica here, or one that is only on its way."""
+        """Wait until the local state includes all writes acknowledged anywhere before this call. Raises Unavailable when no leader
+        responds, or when the local replica is missing or still catching up."""
         if self._dead is not None:
             raise journal_failed()
         if not self.fit(group):
@@ -238,7 +237,7 @@ class ReplicatedEngine:
             if refusal is not None:
                 raise Unavailable("too many reads wait for this group; retry")
             if member.raft.role is not Role.LEADER:
-                member.reading = waiting  # one question for all reads of a turn; a leader may have a lease now that is over for the next
+                member.reading = waiting  # one read index request per turn; a leader's lease may expire before the next read
             self._kick_soon()
         else:
             member.reading.append(future)
@@ -251,7 +250,8 @@ class ReplicatedEngine:
     # --- what peers say --------------------------------------------------------------------------------------------------------
 
     def received(self, messages: Sequence[bytes], sender: int = 0) -> None:
-        """From a peer. What is for nobody here is dropped. Raises Senseless, after all others, for what no member can say: it changed nothing."""
+        """Process messages from a peer; those for unknown groups are dropped. Raises InvalidMessage at the end; an invalid message has
+        no effect."""
         if self._dead is not None:
             return
         now_ms, senseless = self._now_ms(), None
@@ -269,7 +269,7 @@ class ReplicatedEngine:
                     member.raft.step(message, now_ms)
             except InvalidMessage as fault:
                 senseless = fault
-            except BaseException as fault:  # an invariant of the group does not hold: nothing more may be said in its name
+            except BaseException as fault:  # a group invariant is broken: send nothing more for it
                 self._die(fault)
                 return
         self._kick_soon()
@@ -277,7 +277,7 @@ class ReplicatedEngine:
             raise senseless
 
     def step(self, member: Member, message: Message) -> None:
-        """A message that somebody held back."""
+        """Process a message that was deferred."""
         if self._dead is not None:
             return
         try:
@@ -289,22 +289,22 @@ class ReplicatedEngine:
         self._kick_soon()
 
     def unreachable(self, node: int, shared: Shared = _all_groups) -> None:
-        """What was sent there lately may be lost. `shared` tells the groups that the core there has."""
+        """Handle the possible loss of messages sent to a node. `shared` selects the groups that the core there has."""
         self._tell(shared, lambda raft, now_ms: raft.unreachable(node, now_ms))
 
     def peer_lost(self, node: int, heard_ms: int | None = None, shared: Shared = _all_groups) -> None:
-        """Nothing was heard of that node's core since `heard_ms`, or it lives a new life."""
+        """Mark the node's core as lost: it has been silent since `heard_ms`, or has restarted."""
         self._tell(shared, lambda raft, now_ms: raft.peer_lost(node, now_ms if heard_ms is None else heard_ms, now_ms))
 
     def peer_found(self, node: int, shared: Shared = _all_groups) -> None:
         self._tell(shared, lambda raft, now_ms: raft.peer_found(node, now_ms))
 
     def peer_sends(self, node: int, shared: Shared = _all_groups) -> None:
-        """Something large of that node's core is arriving, and what its groups say is behind it."""
+        """Note that a large message from the node's core is arriving; its Raft messages queue behind it."""
         self._tell(shared, lambda raft, now_ms: raft.peer_sends(node, now_ms))
 
     def peer_takes(self, node: int, shared: Shared = _all_groups) -> None:
-        """Something large is leaving for that node's core, and what its groups would answer is behind it."""
+        """Note that a large message to the node's core is leaving; replies of its groups queue behind it."""
         self._tell(shared, lambda raft, now_ms: raft.peer_takes(node, now_ms))
 
     def _tell(self, shared: Shared, say: Callable[[Raft, int], None]) -> None:
@@ -320,17 +320,17 @@ class ReplicatedEngine:
         return group in self.led
 
     def leader_of(self, group: int) -> int:
-        """The node, as far as it is known: 0 when it is not, or when this node was elected and is not ready yet."""
+        """Return the leader's node: 0 when it is unknown, or when this node was elected and is not ready yet."""
         member = self.members.get(group)
         leader = 0 if member is None else member.raft.leader
         return 0 if leader == self.node and group not in self.led else leader
 
     def term(self, group: int) -> int:
-        """0 when there is no replica here."""
+        """Return the group's term, 0 without a replica here."""
         return self.members[group].raft.term if group in self.members else 0
 
     def transfer(self, group: int, node: int) -> ProposalRefused | None:
-        """Hand the leadership of a group to another node."""
+        """Transfer the leadership of a group to another node."""
         if group not in self.members:
             return ProposalRefused.NOT_LEADER
         refusal = self.members[group].raft.transfer(node, self._now_ms())
@@ -343,27 +343,26 @@ class ReplicatedEngine:
     # --- the journal -----------------------------------------------------------------------------------------------------------
 
     async def copy_forward(self, group: int, batches: list[HotBatch]) -> bool:
-        """Write the batches again at the journal's end and move their places there (F12). When the disk is full they stay where they are,
-        and the answer is False."""
+        """Write the batches again at the journal's end and move their places there. Return False, and move nothing, if the disk is full."""
         waiter = self._writes.copy(group, batches)
         self._kick_soon()
         return await waiter
 
     async def renew_states(self) -> None:
-        """Terms and votes are written again, so that the segments in which they lie may go. Raises Unavailable when that did not work."""
+        """Write terms and votes again, so that the segments that hold them can be released. Raises Unavailable when the disk is full."""
         waiter = self._writes.renew(self.members.values(), self.departed)
         self._kick_soon()
         if not await waiter:
             raise Unavailable("the disk has no room for terms and votes; tried again later")
 
     async def wait_applied(self) -> None:
-        """Until what was proposed here before this call is applied, or is lost. Raises Unavailable when the journal fails."""
+        """Wait until all earlier local proposals are applied or lost. Raises Unavailable when the journal fails."""
         pending = [part for member in self.members.values() for entry in (*member.proposals, *member.queue) for part in parts_of(entry)]
         while any(part.token is not None for part in pending):
             await self._ends.wait(self._dead)
 
     async def drain(self) -> None:
-        """Until nothing is in flight, or for a while; for a clean stop."""
+        """Wait for requests in flight, for at most DRAIN_SECONDS, before a clean stop."""
         deadline = self._loop.time() + DRAIN_SECONDS
         while self._dead is None and (self._writes.busy or self.inflight_bytes) and self._loop.time() < deadline:
             await asyncio.sleep(0.005)
@@ -371,13 +370,13 @@ class ReplicatedEngine:
             self.give_up(member, OutcomeUnknown("this node stops; the append may or may not be applied"))
 
     def give_up(self, member: Member, outcome: OutcomeUnknown) -> None:
-        """What is in the log and waits for its answer gets this one. It is applied all the same when it is committed."""
+        """Answer all proposals that are in the log with this outcome. Their entries are still applied if they commit."""
         lost = list(member.proposals)
         member.proposals.clear()
         self._answer_all(lost, outcome)
 
     def close(self) -> None:
-        """Ends the thread, after what it was given."""
+        """Stop the loop, and the writer thread after its queued writes."""
         self._dead = self._dead or RuntimeError("closed")
         self.leadership.close()
         self._patience.close()
@@ -385,7 +384,7 @@ class ReplicatedEngine:
         self._writes.close()
 
     def snapshotted(self, number: int, index: int, size_and_identity: tuple[int, int], *, keep_from: int) -> None:
-        """The snapshot at that index is on the disk. Entries of it from the place `keep_from` on stay, for members that lag."""
+        """Compact the log after a snapshot at `index` is on disk. Entries from the place `keep_from` on stay for followers that lag."""
         member = self.members[number]
         snapshot = member.raft.snapshot_of(index, *size_and_identity)
         member.raft.snapshotted(snapshot, min(member.first_from(keep_from), index + 1), self._now_ms())
@@ -393,20 +392,20 @@ class ReplicatedEngine:
         self._kick_soon()
 
     def compact(self, number: int, *, keep_from: int) -> None:
-        """The same, when the snapshot of before is still that of today."""
+        """Compact the log again while the last snapshot is still current."""
         raft = self.members[number].raft
         if raft.snapshot.index:
             self.snapshotted(number, raft.snapshot.index, (raft.snapshot.size, raft.snapshot.identity), keep_from=keep_from)
 
     def floor_of(self, number: int, *, unapplied: bool = False) -> int:
-        """The lowest place in the journal where the group's log has something, or will have. Of what is not applied yet: it may have been written
-        long ago, and have no majority until now."""
+        """Return the lowest journal place that the group's log uses or will use. With `unapplied`, only unapplied entries count; they
+        may be old if no quorum has them yet."""
         member, settled = self.members[number], self.journal.settled
         place = member.place_of(member.group.applied_index + 1 if unapplied else member.first)
         return settled if place is None else min(place, settled)
 
     def install(self, member: Member, snapshot: Snapshot, machine: Machine) -> None:
-        """The state of a group is another node's, at the snapshot; both are durable here."""
+        """Replace a group's state by a snapshot of another node; both are durable here."""
         group = member.group
         group.machine, group.applied_index, group.term = machine, snapshot.index, snapshot.term
         member.installed(snapshot.index)
@@ -414,18 +413,18 @@ class ReplicatedEngine:
         self._kick_soon()
 
     def kick(self) -> None:
-        """Somebody has given a member something outside of a turn."""
+        """Schedule a turn after a member received input outside of one."""
         self._kick_soon()
 
     def fail(self, error: BaseException) -> None:
-        """What belongs to this core is broken: it goes down."""
+        """Stop the core because a part of it has failed."""
         if self._dead is None:
             self._die(error)
 
     # --- what the writes tell --------------------------------------------------------------------------------------------------
 
     def gather(self) -> None:
-        """What was proposed while the disk worked goes with the next write."""
+        """Stage the proposals that arrived during the write."""
         if self._dead is None and self._queued:
             self._turn()
 
@@ -437,13 +436,13 @@ class ReplicatedEngine:
             self._turn()
 
     def refused(self, rafts: Iterable[Raft]) -> None:
-        """What others may count on is written again when there is room; until then nothing new is taken, and leaderships go to those who
-        have room."""
+        """Handle a full disk: Raft stages its unwritten state again when there is room. Until then proposals are rejected, and
+        leaderships move to nodes that have room."""
         if self._dead is None:
             now_ms = self._now_ms()
             for raft in rafts:
                 gone = raft.unwritten(now_ms)
-                if gone and raft.group in self.members:  # of a group of one: nobody else has it
+                if gone and raft.group in self.members:  # a group of one: no other replica has the entries
                     self._answer_all(self.members[raft.group].cut(gone), Reply(Code.DISK_FULL))
             self.leadership.hand_over_all()
             self._turn()
@@ -463,7 +462,7 @@ class ReplicatedEngine:
         if self._dead is None:
             try:
                 self._turn()
-            except BaseException as fault:  # half a turn: messages that left may speak of what is not written
+            except BaseException as fault:  # the turn is incomplete: sent messages may refer to unwritten state
                 self._die(fault)
 
     def _due(self, groups: list[int]) -> None:
@@ -487,7 +486,7 @@ class ReplicatedEngine:
             del ready[:]
             for raft in rafts:
                 member = self.members.get(raft.group)
-                if member is not None and member.raft is raft:  # else it was here
+                if member is not None and member.raft is raft:  # else the replica was removed
                     self._carry_out(member, raft.take())
         self._outbox.send()
         self._writes.flush()
@@ -538,14 +537,14 @@ class ReplicatedEngine:
     # --- applying --------------------------------------------------------------------------------------------------------------
 
     def _apply(self, member: Member) -> None:
-        """What is committed and durable here."""
+        """Apply the entries that are committed and durable here."""
         self.counters.entries += apply_committed(member, self.on_applied, self._answer)
         member.raft.applied_to(member.group.applied_index)
         self.floor_ms = max(self.floor_ms, member.group.machine.log_ms)
         self._applied = True
 
     def _lead(self, member: Member) -> None:
-        """Part, term or leader are not what they were."""
+        """Handle a change of role, term or leader."""
         number, leads = member.group.number, member.can_lead()
         if leads != member.leads:
             member.leads = leads
@@ -553,7 +552,7 @@ class ReplicatedEngine:
                 self.led[number] = member.group.machine
             else:
                 del self.led[number]
-                queued, member.queue = member.queue, []  # what waited for the disk: another takes it
+                queued, member.queue = member.queue, []  # proposals that waited for the disk
                 self._answer_all(queued, NotLeader(self.leader_of(number)))
         lost = member.lost()
         if lost:
@@ -575,7 +574,7 @@ class ReplicatedEngine:
             self._report("an answer could not be given", fault)
 
     def _report(self, message: str, fault: Exception) -> None:
-        """One client's broken answer, or one peer's, must not cost the others theirs."""
+        """Report the error without raising it: one client or peer must not fail the others."""
         self._loop.call_exception_handler({"message": message, "exception": fault})
 
     # --- failures --------------------------------------------------------------------------------------------------------------

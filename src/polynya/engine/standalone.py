@@ -1,7 +1,7 @@
-"""The turn loop of one core: gather proposals, write and fsync them together in a thread, apply and answer them together.
+"""The turn loop of one core: batch proposals, write and fsync them in a thread, then apply and answer them.
 
-No timer batches anything: while one write is on its way to the disk the next turn gathers. An fsync error is the end of this process
-(fail-stop): what is on the disk is then unknown, and only a restart reads it again. A full disk is not: the turn is undone and refused.
+Batching needs no timer: the next turn collects input while a write is in flight. An fsync error is fatal: the on-disk state is unknown
+until a restart reads it again. A full disk is not fatal: the turn is undone and rejected.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from polynya.stream.state.model import HotBatch
 from polynya.system.disk_pace import DiskPace
 from polynya.wal import DiskFull, FrameKind, Journal, WriteBatch
 
-MARK_SECONDS = 0.05  # so long after the last write a bare mark says that it was synced (F11)
+MARK_SECONDS = 0.05  # delay after the last write until a mark frame records that it was synced
 KIND_COPY = 2  # a hot batch copied forward, as an Append command: read by its place, never replayed
 Moves = list[tuple[HotBatch, int]]  # hot batches and their new places
 
 
 class CoreCounters:
-    """Plain numbers, read at scrape time."""
+    """Counters of a core, read at scrape time."""
 
     __slots__ = ("copied", "disk_full", "entries", "overloaded", "pace", "turns")
 
@@ -45,10 +45,10 @@ class CoreCounters:
 
 
 class StandaloneEngine:
-    """Owns the shard and the journal. All methods are called on the loop; the journal's writes happen in one thread.
+    """The turn loop of a core without peers, which owns the shard and the journal.
 
-    Invariant: at most one turn is on its way to the disk, and nothing is staged behind it.
-    """
+    All methods are called on the loop; one thread writes the journal. Invariant: at most one turn is being written, and nothing is staged
+    behind it."""
 
     def __init__(self, shard: Shard, journal: Journal, *, fatal: Callable[[BaseException], None]) -> None:
         self.shard = shard
@@ -56,15 +56,15 @@ class StandaloneEngine:
         self.counters = CoreCounters()
         self.on_applied: Callable[[int, Command, Reply], None] = lambda group, command, reply: None
         self.on_turn: Callable[[], None] = lambda: None
-        self.applied_place = journal.position  # every entry before it is applied
+        self.applied_place = journal.position  # every earlier entry is applied
         self._fatal = fatal
         self._loop = asyncio.get_running_loop()
         self._proposals: list[PendingEntry] = []
-        self._runs: dict[int, AppendRun] = {}  # of those, by group, the ones that still grow: what comes next in the group may join them
-        self._writing: list[PendingEntry] = []  # of the turn that is on its way to the disk
+        self._runs: dict[int, AppendRun] = {}  # by group, the last run of appends, which the next append may join
+        self._writing: list[PendingEntry] = []  # entries of the turn that is being written
         self._copies: list[tuple[int, HotBatch]] = []
-        self.inflight_bytes = 0  # of commands proposed and not yet applied
-        self._writing_bytes = 0  # of those in `_writing`
+        self.inflight_bytes = 0  # commands proposed and not yet applied
+        self._writing_bytes = 0  # those in `_writing`
         self._busy = False
         self._kicked = False
         self._mark_due = False
@@ -76,13 +76,14 @@ class StandaloneEngine:
         self._thread.start()
 
     def inflight_bytes_of(self, group: int) -> int:
-        """Those of one group. Looks at every proposal: for when it matters."""
+        """Return the bytes of one group in flight. It scans every proposal, so call it rarely."""
         entries = (*self._proposals, *self._writing)
         return sum(entry.size if type(entry) is AppendRun else len(entry.payload) for entry in entries if entry.group == group)
 
     def propose(self, group: int, command: Command, done: Done) -> None:
-        """`done` is called once, on the loop: with the reply, or with Unavailable (nothing was applied; perhaps before this returns) or
-        OutcomeUnknown. Raises what a command that cannot be encoded raises, and then nothing was taken."""
+        """Propose a command. `done` is called once, on the loop, perhaps before this returns.
+
+        It gets the reply, or Unavailable (never applied), or OutcomeUnknown. An encoding error is raised, and then nothing is proposed."""
         if self._dead is not None:
             done(journal_failed())
             return
@@ -105,7 +106,7 @@ class StandaloneEngine:
             self._kick_soon()
 
     def _add(self, group: int, command: Command, payload: bytes, done: Done) -> None:
-        """An entry of its own, which appends may join."""
+        """Add a separate entry, which later appends may join."""
         if type(command) is Append:
             entry: PendingEntry = AppendRun(
                 group, command, payload, None, commands=[command], payloads=[payload], tokens=[done], size=len(payload)
@@ -117,32 +118,33 @@ class StandaloneEngine:
         self._proposals.append(entry)
 
     async def call(self, group: int, command: Command) -> Reply:
-        """`propose` for those who may wait."""
+        """Propose a command and wait for the reply."""
         future: asyncio.Future[Reply] = self._loop.create_future()
         self.propose(group, command, partial(settle, future))
         return await future
 
     async def copy_forward(self, group: int, batches: list[HotBatch]) -> None:
-        """Write the batches again at the journal's end and move their places there, so that old segments can go (F12). When the disk is
-        full they stay where they are."""
+        """Write the batches again at the journal's end and move their places there, so that old segments can be released.
+
+        When the disk is full they stay where they are."""
         self._copies += [(group, batch) for batch in batches]
         if not self._busy and not self._kicked:
             self._kick_soon()
         await self.wait_applied()
 
     async def wait_applied(self) -> None:
-        """Until everything proposed before this call is applied or refused. Raises Unavailable when the journal fails."""
+        """Wait until all earlier proposals are applied or rejected. Raises Unavailable when the journal fails."""
         goal = self._turns_begun + bool(self._proposals or self._copies)
         while self._turns_ended < goal:
             await self._ends.wait(self._dead)
 
     async def drain(self) -> None:
-        """Until nothing is in flight; for a clean stop."""
+        """Wait until nothing is in flight, before a clean stop."""
         while self._busy or self._kicked or self._proposals:
             await self._ends.wait(self._dead)
 
     def close(self) -> None:
-        """Ends the thread, after what it was given."""
+        """Stop the thread after its queued writes."""
         self._queue.put(None)
         self._thread.join()
 
@@ -157,7 +159,7 @@ class StandaloneEngine:
         if not self._busy and self._dead is None and (self._proposals or self._copies):
             try:
                 self._start_turn()
-            except BaseException as fault:  # half a turn is staged: its indexes and places are given out
+            except BaseException as fault:  # the turn is half staged: its indexes and places are assigned
                 self._die(fault, [])
 
     def _start_turn(self) -> None:
@@ -187,7 +189,7 @@ class StandaloneEngine:
                 error = caught
             try:
                 self._loop.call_soon_threadsafe(self._written, batch, entries, moves, error)
-            except RuntimeError:  # the loop is closed: nobody waits for an answer any more
+            except RuntimeError:  # the loop is closed
                 return
 
     def _written(self, batch: WriteBatch, entries: list[PendingEntry], moves: Moves, error: BaseException | None) -> None:
@@ -200,14 +202,14 @@ class StandaloneEngine:
                 self._refused(batch, entries)
             else:
                 self._die(error, entries)
-        except BaseException as fault:  # an entry is durable that could not be applied: going on would answer from a state of its own
+        except BaseException as fault:  # a durable entry could not be applied: later answers would diverge from the log
             self._die(fault, [])
 
     def _succeeded(self, batch: WriteBatch, entries: list[PendingEntry], moves: Moves) -> None:
         self.journal.synced(batch)
         self._written_off()
         if self._proposals or self._copies:
-            self._start_turn()  # the disk works while we apply and answer
+            self._start_turn()  # the disk works meanwhile
         else:
             self._busy = False
         for hot, place in moves:
@@ -219,7 +221,7 @@ class StandaloneEngine:
         self._end_turn(batch)
 
     def _written_off(self) -> None:
-        """What was on its way to the disk is not any more."""
+        """Clear the state of the write that has ended."""
         self._writing = []
         self.inflight_bytes -= self._writing_bytes
         self._writing_bytes = 0
@@ -259,7 +261,7 @@ class StandaloneEngine:
             self._report(fault)
 
     def _report(self, fault: Exception) -> None:
-        """One client's broken answer must not cost the others theirs."""
+        """Report the error without raising it: one client's callback must not fail the others."""
         self._loop.call_exception_handler({"message": "an answer could not be given", "exception": fault})
 
     def _end_turn(self, batch: WriteBatch) -> None:
@@ -288,7 +290,7 @@ class StandaloneEngine:
     # --- failures --------------------------------------------------------------------------------------------------------------
 
     def _refused(self, batch: WriteBatch, entries: list[PendingEntry]) -> None:
-        """The disk is full and the write undone: nothing of the turn has happened."""
+        """Undo the turn: the disk is full and the write was rolled back."""
         self.counters.disk_full += 1
         self.journal.discard(batch)
         self.shard.retract(entries)
@@ -310,5 +312,5 @@ class StandaloneEngine:
 
 
 def copy_of(hot: HotBatch) -> bytes:
-    """What `read_payload` finds at the batch's new place."""
+    """Return the encoding that `read_payload` expects at the batch's new place."""
     return encode_command(Append("", hot.time_ms, "", Batch(hot.encoding, hot.records, hot.payload, hot.crc)))

@@ -1,4 +1,4 @@
-"""What a core opens at start: its journal and snapshots, and from them the machines of its groups."""
+"""Open the journal and the snapshots of a core at start, and restore the state machines of its groups from them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ log = logging.getLogger("polynya.storage")
 
 
 class Storage(msgspec.Struct):
-    """The opened state of one core. `log_ms` is the largest time stamp found: log time goes on from there (F14). `restored`: of the groups
-    that have other members, whose logs are applied as far as their snapshots; empty on a lone node. `departed`: what members promised that
-    were here and are no more. `chains`: the snapshots on the disk."""
+    """The opened state of one core.
+
+    `log_ms`: the largest timestamp found, from which log time continues. `restored`: the replicated groups, whose logs are applied up to
+    their snapshots; empty on a standalone node. `departed`: the hard states of dropped replicas. `chains`: the snapshots on disk."""
 
     journal: Journal
     snapshots: SnapshotStore
@@ -55,8 +56,9 @@ def open_storage(  # noqa: PLR0913
     segment_bytes: int = JOURNAL_SEGMENT_BYTES,
     membership: Membership | None = None,
 ) -> Storage:
-    """Recover the groups `g % cores == core` (group 0, the meta group, included), or those of them that have a replica here. Raises CorruptData
-    with the place of the damage."""
+    """Recover the groups `g % cores == core` (including group 0, the meta group), or those of them that have a replica here.
+
+    Raises CorruptData with the position of the damage."""
     refuse_lost_journal(folder, files)
     journal = Journal.open(folder / "journal", journal_id=journal_id_of(cluster_id, core), segment_bytes=segment_bytes, files=files)
     for cut in journal.cuts:
@@ -80,7 +82,7 @@ def open_storage(  # noqa: PLR0913
 
 
 def refuse_lost_journal(folder: Path, files: Files | None = None) -> None:
-    """Snapshots are only written beside a journal. Raises CorruptData when it is gone: what it had, a member's promises too, is nowhere else here."""
+    """Check that a core with snapshots still has its journal, which alone holds the latest entries and votes. Raises CorruptData."""
     files = OsFiles() if files is None else files
     journal, snapshots = folder / "journal", folder / "snapshots"
     if has_segments(journal, files):
@@ -122,7 +124,7 @@ def _replay(storage: Storage, entry: JournalEntry) -> None:
 
 
 def _of_a_newer_release(entry: JournalEntry) -> ConfigError:
-    """Its checksum is right, so nothing is damaged."""
+    """Return the error for an unknown entry kind; its checksum is valid."""
     return ConfigError(
         f"group {entry.group}: journal place {entry.place:#x} holds an entry of kind {entry.kind}, unknown to this release: start this node with the "
         "release that wrote it, or a newer one; nothing was changed"
@@ -130,7 +132,7 @@ def _of_a_newer_release(entry: JournalEntry) -> ConfigError:
 
 
 def _recoveries(journal: Journal, numbers: Iterable[int]) -> dict[int, Recovery]:
-    """What the journal has of each group."""
+    """Collect the journal frames of each group."""
     recoveries = {number: Recovery(number) for number in numbers}
     for frame in journal.entries():
         recovery = recoveries.get(frame.group)
@@ -152,11 +154,11 @@ def _recoveries(journal: Journal, numbers: Iterable[int]) -> dict[int, Recovery]
 
 
 def _recover(storage: Storage, recovery: Recovery, groups: int, membership: Membership) -> None:
-    """What the member of a group starts with, if there is one here: which entries behind the snapshot are committed, the others will tell."""
+    """Restore the replica of a group, if this node has one. The leader later tells which entries after the snapshot are committed."""
     number, born = recovery.group, membership.born_with(recovery.group)
     if recovery.departed is not None:
         storage.departed[number] = recovery.departed
-        storage.snapshots.remove(number)  # if that was cut short
+        storage.snapshots.remove(number)  # completes an interrupted drop
         return
     links = storage.snapshots.links(number)
     blank = recovery.blank and not links
@@ -176,5 +178,5 @@ def _recover(storage: Storage, recovery: Recovery, groups: int, membership: Memb
 
 
 def snapshot_of(found: SnapshotChain, configuration: Configuration) -> RaftSnapshot:
-    """What the snapshot of a group is called among its members."""
+    """Return the Raft description of a group's snapshot."""
     return RaftSnapshot(found.index, found.links[-1].term, configuration, *found.transfer)

@@ -1,4 +1,4 @@
-"""Whoever waits for the end of a turn of a core, whichever its log is."""
+"""Waiting for the end of a core's turn, for both turn loops."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from polynya.base.futures import settle
 
 
 def journal_failed() -> Unavailable:
-    """What a core says to whoever comes when its journal is broken."""
+    """Return the error for requests to a core whose journal has failed."""
     return Unavailable("the journal has failed; this core is going down")
 
 
 class TurnEnds:
-    """Of one core; its length is the number of those who wait."""
+    """The waiters for the end of a core's turn; `len` counts them."""
 
     def __init__(self) -> None:
         self._waiting: list[asyncio.Future[None]] = []
@@ -23,7 +23,7 @@ class TurnEnds:
         return len(self._waiting)
 
     async def wait(self, dead: BaseException | None) -> None:
-        """For the next one. Raises Unavailable when there will be none, because the core is `dead`."""
+        """Wait for the end of the next turn. Raises Unavailable if the core is `dead`."""
         if dead is not None:
             raise journal_failed()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -31,7 +31,7 @@ class TurnEnds:
         await waiter
 
     def tell(self) -> None:
-        """A turn has ended, or the core is dead."""
+        """Wake all waiters: a turn has ended, or the core is dead."""
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
             settle(waiter, None)

@@ -1,4 +1,4 @@
-"""The parts of one core, in the order in which they start, and the reverse in which they stop."""
+"""The parts of one core, in start order; they stop in reverse order."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ from polynya.wal import JournalFailed
 
 EXIT_FAULT = 1  # a bug: a restart may help
 SWEEP_SECONDS = 1.0
-LOOK_AT_JOURNAL_SECONDS = 0.5  # what is acknowledged so long after its file was deleted is lost with it
+LOOK_AT_JOURNAL_SECONDS = 0.5  # data acknowledged this long after its file was deleted is lost
 LOOK_AT_SNAPSHOTS_SECONDS = 10.0
 SETTLE_SECONDS = 5.0
 SNAPSHOT_SECONDS = 0.2
 MAP_SECONDS = 0.5
-ASK_MAP_SECONDS = 2.0  # another node, of those that are known
-MEET_SECONDS = 10.0  # for a core that does not come up
+ASK_MAP_SECONDS = 2.0  # between requests to another known node
+MEET_SECONDS = 10.0  # for a core that does not start
 log = logging.getLogger("polynya.core")
 
 
 class Assembly:
-    """Everything in one core process. `start` returns when it serves."""
+    """All parts of one core process. `start` returns when the core serves."""
 
     def __init__(self, start: CoreStart, storage: Storage) -> None:
         self._start = start
@@ -73,7 +73,7 @@ class Assembly:
             cores=cores,
             groups=start.groups,
             history=start.birth.history,
-            hot_bytes_max=start.config.cold.max_hot_bytes_per_group or HOT_BYTES_PER_CORE,  # 0: no bound of its own
+            hot_bytes_max=start.config.cold.max_hot_bytes_per_group or HOT_BYTES_PER_CORE,  # 0: no separate limit
         )
         self._transport = transport_of(start)
         self._farewell = ShutdownBarrier(self._transport) if self._transport is not None else None
@@ -90,7 +90,7 @@ class Assembly:
         self._joined: ClusterMember | None = None
         if self._engine.replicated is not None and self._transport is not None:
             self._joined = ClusterMember(start, self._transport, self._engine)
-        trusted = start.config.is_local and not start.config.needs_token  # else others could have this machine's own services called
+        trusted = start.config.is_local and not start.config.needs_token  # else clients could have webhooks call this machine's services
         self._subscriptions = Subscriptions(self.service, allow_loopback=trusted)
         self._engine.after_turn.append(self._subscriptions.pump)
         self._health = Health(start, self._transport)
@@ -134,7 +134,7 @@ class Assembly:
         self._view.disk = disk.trouble
         checks = StoreChecks(self.service, self._tier)
         backups = Backups(self._start, self._engine, self._tier)
-        if self._transport is not None:  # from here on the other cores ask: all that an answer needs must be there
+        if self._transport is not None:  # other cores send requests from here on: everything they need must exist
             await self._transport.start()
         if self._joined is not None:
             self._joined.forwarding.start()
@@ -173,15 +173,16 @@ class Assembly:
         await self._subscriptions.start(_ended)
 
     async def meet(self) -> None:
-        """Until this core and all others have reached each other, or patience is over. The last core of a node that starts is met by all
-        when it says that it serves, so that the node's first requests find every core."""
+        """Wait until this core and all others are connected, or MEET_SECONDS have passed.
+
+        All cores are connected to the last core of a node before it reports ready. So the node's first requests find every core."""
         if self._transport is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(MEET_SECONDS):
                     await self._transport.wait_met()
 
     async def stop(self) -> None:
-        """Answer what is in flight, then close the files. Nothing acknowledged depends on it."""
+        """Answer requests in flight, then close the files. Acknowledged data does not depend on it."""
         if self._joined is not None:
             await self._joined.hand_over()
         if self._doors is not None:
@@ -213,12 +214,12 @@ class Assembly:
         return copier
 
     def _unreached(self) -> str | None:
-        """Others that are there are asked for what they say themselves; here they must be able to ask."""
+        """Return a message if a core has not connected. Running cores report their own health; here they only need to connect."""
         strangers = self._transport.strangers() if self._transport is not None else []
         return f"core {', '.join(map(str, strangers))} has not reached this one" if strangers else None
 
     def reload(self) -> None:
-        """Read again what may change while the node runs: certificates, tokens, an issuer's keys."""
+        """Reload what may change at run time: certificates, tokens, an issuer's keys."""
         self._keeper.reload()
         if self._joined is not None:
             self._joined.reload()
@@ -255,7 +256,7 @@ class Assembly:
             registry.add(self._tier.access.samples)
 
     def _take_part(self, joined: ClusterMember, maps: ClusterMapCache) -> None:
-        """In a cluster: what is here follows the map; operators may come to any core; who leads the meta group brings things about."""
+        """Join the cluster: follow the map and serve cluster operations. The controller on core 0 acts where the meta group is led."""
         start, replicated = self._start, self._engine.replicated
         assert replicated is not None and self._engine.residence is not None
         steering = Reconfiguration(self.service, replicated)
@@ -294,7 +295,7 @@ class Assembly:
         return f"{len(lost)} groups count on what this node has lost: polynya cluster replace-disk {node}" if lost else None
 
     def _look_at_map(self) -> None:
-        """Core 0: what the meta group says now."""
+        """Read the cluster map from the meta group, on core 0."""
         meta = self._engine.storage.shard.groups.get(META_GROUP)
         if self._maps is not None and meta is not None:
             self._maps.take(meta.machine.map)
@@ -307,7 +308,7 @@ class Assembly:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _follow_map(self, maps: ClusterMapCache) -> None:
-        """What a turn does not show: a state that came as a snapshot, and what core 0 said before this core heard."""
+        """Update the map where a turn does not: after a snapshot install, or after core 0 sent it before this core listened."""
         while True:
             self._look_at_map()
             await maps.ask()
@@ -316,19 +317,19 @@ class Assembly:
             await asyncio.sleep(MAP_SECONDS)
 
     async def _ask_others(self, maps: ClusterMapCache) -> None:
-        """What the log does not say."""
+        """Request newer maps from other nodes."""
         while True:
             await asyncio.sleep(ASK_MAP_SECONDS)
             await maps.ask_another()
 
     async def _settle(self) -> None:
-        """What crosses groups is finished. It may wait for other nodes: what must not has a task of its own."""
+        """Complete operations across groups. It may wait for other nodes, so time-critical work has other tasks."""
         while True:
             await asyncio.sleep(SETTLE_SECONDS)
             await self._engine.settler.sweep()
 
     async def _sweep(self) -> None:
-        """Time passes for quiet streams."""
+        """Run time-based work for idle streams."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             self._engine.local.sweep()
@@ -336,13 +337,13 @@ class Assembly:
                 self._joined.look_at_memory()
 
     async def _look_at_journal(self) -> None:
-        """A file that is deleted while it is open takes writes for ever, and says nothing."""
+        """Check that the journal files exist: a deleted open file accepts writes without an error."""
         while True:
             await asyncio.sleep(LOOK_AT_JOURNAL_SECONDS)
             await asyncio.to_thread(self._engine.core.journal.look)
 
     async def _look_at_snapshots(self) -> None:
-        """They are of no use before the next start: seldom, as there are files for each of a thousand groups perhaps."""
+        """Check that the snapshot files exist. The check is rare: only a start needs them, and there may be thousands."""
         while True:
             await asyncio.sleep(LOOK_AT_SNAPSHOTS_SECONDS)
             await self._engine.snapshotter.look()
@@ -353,7 +354,7 @@ class Assembly:
             await joined.stranded.look()
 
     async def _retain(self) -> None:
-        trouble = ""  # said once, not every second until a cluster has met
+        trouble = ""  # logged once, not every second until the cluster has formed
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             try:
@@ -373,7 +374,7 @@ class Assembly:
                     await snapshotter.run(self.service.now_ms())
             except PolynyaError as fault:
                 log.warning("snapshots are tried again", extra={"error": str(fault)})
-            except FileNotFoundError as fault:  # somebody deletes files
+            except FileNotFoundError as fault:  # files were deleted from outside
                 await asyncio.to_thread(self._engine.core.journal.look)
                 log.warning("snapshots are tried again", extra={"error": str(fault)})
 
@@ -384,7 +385,7 @@ class Assembly:
 
 
 def lost_callback(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What a callback of the loop raised. Without memory nobody knows what did not happen; of a connection it is known: it is closed."""
+    """Handle an exception in a loop callback. After MemoryError the state is unknown, so stop, except for a connection: that is closed."""
     fault = context.get("exception")
     if isinstance(fault, MemoryError) and "transport" not in context:
         fail_stop(fault)
@@ -392,19 +393,19 @@ def lost_callback(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
 
 
 def lost_thread(ended: threading.ExceptHookArgs) -> None:
-    """A thread that is waited for ended by itself."""
+    """Stop the core: a thread that it depends on ended unexpectedly."""
     if ended.exc_type is not SystemExit:
         fail_stop(ended.exc_value or RuntimeError("a thread ended"))
 
 
 def _ended(task: asyncio.Task[None]) -> None:
-    """A task that runs for ever ended by itself: something is broken that going on would hide."""
+    """Stop the core if a background task failed, since going on would hide the fault."""
     if not task.cancelled() and task.exception() is not None:
         fail_stop(task.exception() or RuntimeError("a task ended"))
 
 
 def fail_stop(error: BaseException) -> None:
-    """Only a restart reads the disk again; only some ends can be mended by one."""
+    """Exit the process at once. The exit code tells the supervisor whether a restart can help."""
     log.critical("this core goes down", exc_info=error, extra={"error": str(error) or repr(error)})
     ends = ((OSError | JournalFailed, EXIT_STORAGE), (CorruptData, EXIT_CORRUPT), (ConfigError, EXIT_ROOT))
     os._exit(next((code for kinds, code in ends if isinstance(error, kinds)), EXIT_FAULT))

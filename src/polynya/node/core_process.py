@@ -1,4 +1,4 @@
-"""One core process: put everything together, serve until told to stop, take it apart in order. The composition root of the product."""
+"""The process of one core: assemble it, serve until a stop signal, and shut down in order. The composition root of the product."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ log = logging.getLogger("polynya.core")
 
 
 def main() -> int:
-    """`python -m polynya.node.core_process`, started by the supervisor; the exit code tells it whether a restart can help."""
+    """Run `python -m polynya.node.core_process`, started by the supervisor. The exit code tells it whether a restart can help."""
     keep_private()
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to read again
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
     keep_heap_small()
     start = read_start()
     if start.config.scheduling == "batch":
@@ -67,7 +67,7 @@ def main() -> int:
 
 
 def _opened(start: CoreStart) -> Storage | None:
-    """None when the disk fails, which has been said. Raises ConfigError where it has no room, CorruptData."""
+    """Open the storage; log a disk error and return None. Raises ConfigError when the disk is full, and CorruptData."""
     try:
         return _open(start)
     except OSError as error:
@@ -85,7 +85,7 @@ def _open(start: CoreStart) -> Storage:
 def open_quickly(
     folder: Path, *, core: int, cores: int, groups: int, cluster_id: str = "", membership: Membership | None = None
 ) -> Storage:
-    """`open_storage`, with the garbage collector out of its way, then and later."""
+    """Call `open_storage` with the garbage collector off, and exclude its objects from later collections."""
     gc.disable()  # recovery makes many objects and no cycles
     try:
         return open_storage(folder, core=core, cores=cores, groups=groups, cluster_id=cluster_id, membership=membership)
@@ -97,7 +97,7 @@ def open_quickly(
     finally:
         gc.enable()
         gc.collect()
-        gc.freeze()  # what recovery made lives long: no collection needs to look at it again
+        gc.freeze()  # recovered objects live long: no collection needs to scan them
         gc.set_threshold(50_000, 20, 100)
 
 
@@ -131,7 +131,7 @@ async def _serve(start: CoreStart, storage: Storage) -> int:
 
 
 async def _unless(told: asyncio.Task[bool], work: Coroutine[Any, Any, None]) -> bool:
-    """Do the work, and break it off when the process is told to stop; whether it was done. Raises what it raises."""
+    """Run the work, and cancel it on a stop signal. Return True if it finished. Raises what the work raises."""
     task = asyncio.get_running_loop().create_task(work)
     await asyncio.wait((task, told), return_when=asyncio.FIRST_COMPLETED)
     if task.done():
@@ -146,4 +146,4 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # threads of libraries must not hold up the end
+    os._exit(code)  # library threads must not delay the exit

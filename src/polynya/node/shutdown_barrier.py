@@ -1,4 +1,4 @@
-"""The cores of a node stop together: none goes away while another still answers requests that need it."""
+"""Stop the cores of a node together: no core exits while another still serves requests that need it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from contextlib import suppress
 
 from polynya.transport import Reply, Transport
 
-KIND_FAREWELL = 1003  # beside those of health (below) and access
-PATIENCE_SECONDS = 3.0  # with a core that does not stop, or is gone
+KIND_FAREWELL = 1003  # other kinds: health, access
+PATIENCE_SECONDS = 3.0  # timeout for a core that is hung or gone
 
 
 class ShutdownBarrier:
-    """Of one core. Each asks the others whether their doors are closed, and is answered once they are."""
+    """The shutdown barrier of one core. Each core asks the others to answer when their listeners are closed."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -21,14 +21,14 @@ class ShutdownBarrier:
         transport.on(KIND_FAREWELL, self._hear)
 
     async def say(self) -> None:
-        """This core's doors are closed: returns when those of all others are, or patience is over."""
+        """Report that this core's listeners are closed. Return when those of all other cores are, or after the timeout."""
         self._closed = True
         for reply in self._asking.values():
             reply(b"")
         asked = [self._transport.call(core, KIND_FAREWELL, b"") for core in self._transport.others]
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_SECONDS):
-                await asyncio.gather(*asked, return_exceptions=True)  # an error: that core is gone already
+                await asyncio.gather(*asked, return_exceptions=True)  # an error: that core has already exited
 
     def _hear(self, _: bytes, reply: Reply, core: int) -> None:
         if self._closed:

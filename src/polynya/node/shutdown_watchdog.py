@@ -1,7 +1,7 @@
-"""How a core process ends: in bounded time, and what held it up is in its log.
+"""End a core process within a time limit, and log what delayed the shutdown.
 
-The supervisor kills a core that does not stop, and can then only say that it did. So a core looks after itself: some seconds before that it
-says where each of its tasks and its threads waits, and ends as a power cut would end it, which loses nothing that was acknowledged.
+The supervisor kills a hung core but cannot tell the cause. So the core acts a few seconds earlier. It logs where each task and thread
+waits, and exits like a power failure, which loses no acknowledged data.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from typing import Any
 
 from polynya.config.core_start import EXIT_STUCK
 
-END_SECONDS = 15.0  # from the first signal on; what a stop waits for is bounded, and adds up to 12 s with nobody there who answers
+END_SECONDS = 15.0  # from the first signal; the timeouts of a stop add up to 12 s when no other node answers
 TASKS_MAX = 50  # in the log
 PLACES_MAX = 8  # of one task or thread: the innermost
 log = logging.getLogger("polynya.core")
 
 
 class ShutdownWatchdog:
-    """Of the process whose loop is `loop`. `begin` may be called again."""
+    """The shutdown watchdog of the process with this event loop. `begin` may be called again."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._began = 0.0
 
     def begin(self) -> None:
-        """The process was told to stop: from now on it has `END_SECONDS`. A thread of its own looks: the loop may be what hangs."""
+        """Start the time limit of `END_SECONDS`. A separate thread checks it, since the loop may hang."""
         if not self._began:
             self._began = time.monotonic()
             threading.Thread(target=self._watch, name="ending", daemon=True).start()
@@ -52,7 +52,7 @@ class ShutdownWatchdog:
 
 
 def waits_at(task: asyncio.Task[Any]) -> str:
-    """`file:line function` of each await that it is in, the outermost first."""
+    """Return `file:line function` for each await of the task, outermost first."""
     places: list[str] = []
     inner: Any = task.get_coro()
     while inner is not None:
@@ -64,7 +64,7 @@ def waits_at(task: asyncio.Task[Any]) -> str:
 
 
 def stands_at(thread: threading.Thread) -> str:
-    """Likewise, of a thread."""
+    """Return the same for the stack of a thread."""
     places: list[str] = []
     frame: FrameType | None = sys._current_frames().get(thread.ident or 0)
     while frame is not None and len(places) < PLACES_MAX:

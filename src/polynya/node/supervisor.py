@@ -1,7 +1,7 @@
-"""The supervisor: takes the folder and the ports, keeps one process per core alive, and takes all of them down with it.
+"""The supervisor: locks the data folder, reserves the ports, runs one process per core, and stops them all when it stops.
 
-It holds no data and serves nothing. If it is killed, the kernel ends the cores; if a core dies, it is started again, later and later,
-unless its exit code says that this cannot help (`polynya.config.core_start`). It never decides about data.
+It holds no data and serves no requests. If it is killed, the kernel ends the cores. A dead core is restarted with increasing delay, unless
+its exit code says that a restart cannot help (`polynya.config.core_start`). It never makes decisions about data.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from polynya.wal.errors import is_full
 
 ENTRY = "polynya.node.core_process"
 STOP_SECONDS = 20.0  # a core drains and closes its journal in this time, or is killed (which loses nothing acknowledged)
-KILL_SECONDS = 5.0  # what is killed is gone in this time, or hangs in the kernel, on a disk that does not answer: it is not waited for
-QUICK_SECONDS = 10.0  # a core that lived for less died quickly
-QUICK_DEATHS_MAX = 10  # so many in a row stop the node …
-FIRST_DEATHS_MAX = 3  # … and so many before the node first served
+KILL_SECONDS = 5.0  # a killed process exits in this time or hangs in the kernel on a dead disk, and is then abandoned
+QUICK_SECONDS = 10.0  # a core that dies sooner counts as a quick death
+QUICK_DEATHS_MAX = 10  # consecutive quick deaths that stop the node …
+FIRST_DEATHS_MAX = 3  # … and before the node first served
 BACKOFF_SECONDS = 0.1  # before the first restart; doubled at each quick death
 BACKOFF_SECONDS_MAX = 5.0
 CLIENTS_FEW = 2048  # connections of a core
@@ -62,10 +62,9 @@ log = logging.getLogger("polynya.supervisor")
 
 
 def serve(config: Config, *, entry: str = ENTRY) -> int:
-    """Run a node until it is told to stop; the exit code. `entry` is the module that a core process runs.
+    """Run a node until it is told to stop, and return the exit code. `entry` is the module that a core process runs.
 
-    Says on stdout what it listens on, once all cores serve. Errors of the settings go to stderr.
-    """
+    It prints the addresses on stdout once all cores serve. Configuration errors go to stderr."""
     logs.setup(config.log.level, config.log.format)
     try:
         while True:
@@ -80,7 +79,7 @@ def serve(config: Config, *, entry: str = ENTRY) -> int:
     except CorruptData as error:
         logs.say_end(str(error))
         return EXIT_CORRUPT
-    except OSError as error:  # of the folder: what ports and other files refuse was said above
+    except OSError as error:  # of the folder: errors of ports and other files were reported above
         full = is_full(error)
         what = "has no room; make some" if full else f"cannot be written or read ({error}): {FATAL[EXIT_STORAGE]}"
         logs.say_end(f"data: {config.data} {what}")
@@ -88,14 +87,14 @@ def serve(config: Config, *, entry: str = ENTRY) -> int:
 
 
 class _Prepared(msgspec.Struct, frozen=True):
-    start: CoreStart  # of core 0 but for its pipe: the others differ in the number only
+    start: CoreStart  # of core 0, without its pipe: the other cores differ only in the number
     lock_fd: int  # inherited by the cores: no second node starts while one of them lives
-    notice: str = ""  # what the operator should do first
-    groups: int | None = None  # as the settings have it
+    notice: str = ""  # a recommendation for the operator
+    groups: int | None = None  # as configured
 
 
 def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
-    """All that must be ours before a process starts; `held` gives it back."""
+    """Acquire everything that a start needs; `held` releases it."""
     check_lake(config)
     lock_fd = lock_folder(config.data, held)
     birth = _birth(config)
@@ -146,7 +145,7 @@ def _say_files(clients: Shares) -> None:
 
 
 def _birth(config: Config) -> NodeIdentity:
-    """The identity of the data, whose cores are as many as are wanted now."""
+    """Return the identity of the data, resharded to the configured number of cores."""
     data = Path(config.data)
     finish(data)
     is_new = not (data / FILE).exists()
@@ -157,7 +156,7 @@ def _birth(config: Config) -> NodeIdentity:
 
 
 def _still_right(config: Config, birth: NodeIdentity) -> NodeIdentity:
-    """What was born before all others were heard: anew, when they have gone on to another history meanwhile."""
+    """Check a provisional identity; replace it if the cluster has moved to another history meanwhile."""
     learned = asyncio.run(learn(config))
     if not is_other(config, birth, learned):
         return birth
@@ -171,11 +170,11 @@ def _still_right(config: Config, birth: NodeIdentity) -> NodeIdentity:
 
 
 def _take_peer(config: Config, held: contextlib.ExitStack) -> tuple[str, int]:
-    """Where the other nodes of a cluster find this one; nothing on a node by itself."""
+    """Reserve the peer port; do nothing on a standalone node."""
     cluster = config.cluster
     if not cluster.is_on:
         return "", 0
-    peer_tls_of(cluster)  # what cannot be used is said before anything starts
+    peer_tls_of(cluster)  # reports unusable certificates before anything starts
     host, port = cluster.listen_place
     host = resolve(host)[0]
     held.enter_context(take_port(host, port, name="the peer port", change="cluster.nodes or cluster.listen"))
@@ -189,7 +188,7 @@ def _take_admin(host: str, port: int) -> socket.socket:
 
 
 class _Node:
-    """The processes of a running node. Every task is one of `run`'s group."""
+    """The processes of a running node. All tasks belong to the task group of `run`."""
 
     def __init__(self, prepared: _Prepared, entry: str) -> None:
         self._start = prepared.start
@@ -199,11 +198,11 @@ class _Node:
         self._has_terminal = _terminal_is_there()
         self._entry = entry
         self._ready: set[int] = set()  # cores that serve now
-        self._served = asyncio.Event()  # all cores served once
+        self._served = asyncio.Event()  # set once all cores have served
         self._stopping = asyncio.Event()
         self._processes: dict[str, Process] = {}
         self._exit_code = EXIT_CLEAN
-        self.begins_anew = False  # once it has ended: its folder is not what the cluster is
+        self.begins_anew = False  # the data folder does not match the cluster: start over after the end
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -230,7 +229,7 @@ class _Node:
             self._stopping.set()
 
     def _hung_up(self) -> None:
-        """Read again what may change; but when the terminal that this node was started in is gone, so is who wanted it."""
+        """Reload what may change; but stop when the terminal that started this node is gone."""
         if self._has_terminal and not _terminal_is_there():
             self._signalled(signal.SIGHUP)
             return
@@ -243,7 +242,7 @@ class _Node:
             log.error("the audit log cannot be written", extra={"error": str(error)})
 
     async def _hear_all(self) -> None:
-        """Until all other nodes have said that they are in this node's history of the cluster, or one that it is in another."""
+        """Wait until all other nodes confirm this node's history, or one reports another history."""
         config, birth = self._start.config, self._start.birth
         config = msgspec.structs.replace(config, groups=self._groups_wanted)
         unheard = {node.id for node in config.cluster.others}
@@ -258,7 +257,7 @@ class _Node:
             pause = min(2 * pause, ASK_SECONDS_MAX)
 
     def _settle(self) -> bool:
-        """The folder knows that all were heard, or this node ends as its disk fails; False where there is no room yet."""
+        """Record that all nodes have confirmed. Return False while the disk is full; other disk errors stop the node."""
         try:
             write_json(Path(self._start.config.data) / FILE, settled(self._start.birth))
         except OSError as error:
@@ -274,7 +273,7 @@ class _Node:
             self._stopping.set()
 
     async def _take_down(self, keepers: list[asyncio.Task[None]]) -> None:
-        """Once the node stops: ask every process to end, and kill what does not. A process that is just being started is asked when it is."""
+        """Stop all processes when the node stops, and kill those that do not exit. A process in creation gets its signal in `_wait`."""
         await self._stopping.wait()
         for process in self._processes.values():
             _send(process, signal.SIGTERM)
@@ -299,7 +298,7 @@ class _Node:
                 os.killpg(process.pid, signal.SIGKILL)
 
     async def _pause(self, seconds: float) -> None:
-        """Sleep, but not through a stop."""
+        """Sleep, but wake at a stop."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
@@ -317,7 +316,7 @@ class _Node:
             quick = quick + 1 if lived < QUICK_SECONDS else 1
             if code == EXIT_REMOVED:
                 self._fail(EXIT_CONFIG, removed_text(self._start.config))
-            elif code in FATAL and not (code == EXIT_CONFIG and self._served.is_set()):  # settings that worked work again
+            elif code in FATAL and not (code == EXIT_CONFIG and self._served.is_set()):  # settings that worked once are not the cause
                 reason = OTHERS_HAVE_IT if code == EXIT_CORRUPT and self._start.birth.node else FATAL[code]
                 self._fail(code, f"core {core} stopped: {reason}")
             elif quick >= (QUICK_DEATHS_MAX if self._served.is_set() else FIRST_DEATHS_MAX):
@@ -328,13 +327,13 @@ class _Node:
                 await self._pause(pause)
 
     def _ended(self, core: int, code: int) -> None:
-        """While the node stops: how it went is part of the node's exit code."""
-        if code > EXIT_CLEAN and code != EXIT_REMOVED:  # that is said by a core which ends before the node stops
+        """Include an unclean end during a stop in the node's exit code."""
+        if code > EXIT_CLEAN and code != EXIT_REMOVED:  # a removed core ends before the node stops and reports it itself
             log.error("a core did not end cleanly", extra={"ended": core, "how": how_it_ended(code)})
             self._exit_code = self._exit_code or 1
 
     async def _run_core(self, core: int) -> int:
-        """Start the process of a core and wait for its end; the exit code, negative for a signal."""
+        """Start the process of a core, wait for its end, and return the exit code, negative for a signal."""
         report, report_fd = os.pipe()
         try:
             start = msgspec.structs.replace(self._start, core=core, report_fd=report_fd)
@@ -343,7 +342,7 @@ class _Node:
                 stdin=PIPE,
                 stdout=sys.stderr.fileno(),  # stdout is for the banner alone
                 pass_fds=(report_fd, self._lock_fd),
-                start_new_session=True,  # Ctrl-C is the supervisor's to hand on
+                start_new_session=True,  # the supervisor handles Ctrl-C
             )
         finally:
             os.close(report_fd)
@@ -359,7 +358,7 @@ class _Node:
             self._ready.discard(core)
 
     async def _wait(self, name: str, process: Process) -> int:
-        """For the end of a process that has just been started; its exit code. If the node has begun to stop meanwhile, nobody else asks it to."""
+        """Wait for the end of a new process and return its exit code. If the node is already stopping, send the signal here."""
         self._processes[name] = process
         try:
             if self._stopping.is_set():
@@ -379,12 +378,12 @@ class _Node:
             print(banner(self._start, self._notice), end="", flush=True)
 
     async def _keep_lake(self) -> None:
-        """The worker that keeps the tables fresh: its death never stops the node."""
+        """Keep the lake worker running, which keeps the tables fresh. Its death never stops the node."""
         served, stopping = (asyncio.ensure_future(event.wait()) for event in (self._served, self._stopping))
         await asyncio.wait((served, stopping), return_when=asyncio.FIRST_COMPLETED)
         served.cancel()
         stopping.cancel()
-        url = f"http://{spelled(self._start.admin_host, self._start.admin_port)}"  # it needs neither a token nor trust in a certificate
+        url = f"http://{spelled(self._start.admin_host, self._start.admin_port)}"  # needs no token and no trusted certificate
         while not self._stopping.is_set():
             process = await asyncio.create_subprocess_exec(
                 *lake_command(self._start.config, url, os.getpid()),
@@ -400,7 +399,7 @@ class _Node:
 
 
 def banner(start: CoreStart, notice: str = "") -> str:
-    """What a person pastes next. The two lines that end in a URL are also read by scripts: their words do not change."""
+    """Return the start banner, with commands to paste. Scripts read the two lines that end in a URL: their text must not change."""
     scheme = "https" if start.tls else "http"
     url = f"{scheme}://{spelled(start.host, start.port)}"
     stream = f"{url}/v1/stream/hello"
@@ -435,7 +434,7 @@ def banner(start: CoreStart, notice: str = "") -> str:
 
 
 def _terminal_is_there() -> bool:
-    """Whether this process has a terminal that can still be opened."""
+    """Return True if this process has a terminal that can still be opened."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
@@ -453,7 +452,7 @@ def _send(process: Process, number: signal.Signals) -> None:
 
 
 def how_it_ended(code: int) -> str:
-    """Of a process's exit code, negative for a signal, for people."""
+    """Describe a process's exit code, negative for a signal."""
     if code == -signal.SIGKILL:
         return "killed by SIGKILL; if nobody did that, the kernel did, as memory was short: see dmesg, and the limit of the container"
     if code < 0:

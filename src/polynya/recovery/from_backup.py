@@ -1,4 +1,4 @@
-"""What a restore takes out of a backup."""
+"""Restore from a backup: the states of the groups, and the objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from polynya.stream.snapshots.encode import decode_image
 
 
 class FromBackup:
-    """`polynya.recovery.restore.States`."""
+    """The states of a backup; implements `polynya.recovery.restore.States`."""
 
     def __init__(self, shelf: RepositoryReader, manifest: Manifest, rename: Callable[[str], str], *, has_store: bool) -> None:
         if manifest.objects.count and not has_store:
@@ -61,5 +61,5 @@ class FromBackup:
 
 
 def renaming(old: str, new: str) -> Callable[[str], str]:
-    """Packs lie under the id of their cluster."""
+    """Return a function that moves pack keys to the new cluster's prefix."""
     return lambda key: new + key.removeprefix(old) if key.startswith(f"{old}/") else key

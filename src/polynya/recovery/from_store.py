@@ -1,4 +1,4 @@
-"""What a restore takes out of the object store itself, after the loss of all nodes: copies of the groups' states, and packs that came after."""
+"""Restore from the object store after the loss of all nodes, from copies of the groups' states and later packs."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ READERS = 8
 
 
 class FromStore:
-    """`polynya.recovery.restore.States`. Made by `open`."""
+    """The states in the object store, as `polynya.recovery.restore.States`. Create it with `open`."""
 
     def __init__(self, store: ObjectStore, whole: CompleteMark, found: Mapping[int, StateCopy]) -> None:
         self.whole = whole
         self.lost: dict[int, list[StreamLoss]] = {}  # by group
         self.warnings: list[str] = []
-        self.packs = 0  # that not all of their groups' copies name, and that were looked into
+        self.packs = 0  # packs that were read because some copy of their groups does not name them
         self._store, self._copies = store, found
         self._pieces: dict[int, dict[int, list[UnnamedSlice]]] = {}  # group -> uid
-        self._named: dict[str, set[int]] = {}  # pack -> the groups whose copies know of their slices in it
+        self._named: dict[str, set[int]] = {}  # pack -> groups whose copies name their slices in it
 
     @classmethod
     async def open(cls, store: ObjectStore) -> FromStore:
-        """Raises ConfigError when there is nothing to begin with; CorruptData, StoreUnavailable."""
+        """Read the newest copies. Raises ConfigError when there are none; CorruptData, StoreUnavailable."""
         marker = await read_root(store)
         if marker is None:
             raise ConfigError("there is no polynya-root.json: this is not the root of a cluster's objects")
@@ -48,7 +48,7 @@ class FromStore:
 
     @property
     def next_history(self) -> int:
-        """Of what is made of it."""
+        """The history number of the restored cluster."""
         digest = crc32c(msgspec.json.encode([copy.key for copy in sorted(self._copies.values())]))
         return self.whole.history + 1 + int(digest) % (1 << 20)
 
@@ -58,20 +58,20 @@ class FromStore:
         return RestoredState(image, {}, log_ms)
 
     async def objects(self, store: ObjectStore, done: RestoreResult) -> None:
-        """They are there."""
+        """Report notes and warnings only: the objects are already in the store."""
         done.notes += [note for notes in self.lost.values() for note in notes]
         done.warnings += self.warnings
 
     async def _copied(self, group: int) -> tuple[Image, int]:
         copy = self._copies.get(group)
-        if copy is None:  # nothing was ever in it
+        if copy is None:  # the group never had an entry
             return decode_image(Machine(group, self.whole.groups).snapshot()), 0
         file = await copies.read(self._store, copy)
         return decode_image(file.state), file.header.log_ms
 
     async def _look_at_packs(self) -> None:
-        """A pack has slices of several groups, whose copies are of different moments: each of them has to name it, or it is looked into."""
-        holders: dict[str, list[int]] = {}  # by the copies of the packs' home groups: the groups that have slices in it
+        """Read packs that some copy does not name. A pack has slices of several groups, whose copies are of different times."""
+        holders: dict[str, list[int]] = {}  # pack -> groups with slices in it, from the copy of its home group
         for group in range(self.whole.groups + 1):
             image = (await self._copied(group))[0]
             holders |= {key: pack.groups for key, pack in image.packs.items()}
@@ -124,7 +124,7 @@ class FromStore:
 
 
 def check_ids(cluster_ids: Sequence[str], whole: CompleteMark) -> None:
-    """Raises ConfigError when the settings name another cluster than the store."""
+    """Raise ConfigError when the settings name another cluster than the store."""
     for each in cluster_ids:
         if each and each != whole.cluster:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Another number of cores: the journals and snapshots of the old ones are shared out to the new ones, before any starts (docs/decisions/0011)."""
+"""Change the number of cores: distribute the old cores' journals and snapshots to the new cores before they start (docs/decisions/0011)."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from polynya.wal.errors import is_full
 from polynya.wal.recovery import OFFSET_MASK
 
 NEW, OLD, PLAN = "cores.new", "cores.old", "plan.json"
-WRITE_BYTES = 4 * MIB  # staged before it is written
-SAID_FIRST_SECONDS, SAID_SECONDS = 2.0, 5.0  # how far it is, of one that takes long
+WRITE_BYTES = 4 * MIB  # staged bytes that trigger a write
+SAID_FIRST_SECONDS, SAID_SECONDS = 2.0, 5.0  # delay to the first progress message, and the interval
 log = logging.getLogger("polynya.node")
 
 
 class ReshardPlan(msgspec.Struct, frozen=True):
-    """The new folders are complete: what is left is to switch."""
+    """The marker of complete new folders; only the switch is left."""
 
     cores: int
 
 
 def finish(data: Path) -> None:
-    """What a crash interrupted is done to its end, or as if it had not begun. Before anything else looks at the folder. Raises OSError."""
+    """Complete an interrupted reshard after a crash, or undo it. Call it before anything else reads the folder. Raises OSError."""
     plan = data / NEW / PLAN
     if plan.exists():
         _switch(data, msgspec.json.decode(plan.read_bytes(), type=ReshardPlan).cores)
@@ -47,7 +47,7 @@ def finish(data: Path) -> None:
 
 
 def say(text: str) -> None:
-    """Into the log, and on a terminal that the log does not go to."""
+    """Log the text, and print it if stdout is a terminal that does not show the log."""
     log.info(text)
     if sys.stdout.isatty() and not (sys.stderr.isatty() and log.isEnabledFor(logging.INFO)):
         print(text, flush=True)
@@ -56,8 +56,9 @@ def say(text: str) -> None:
 def reshare(
     data: Path, birth: NodeIdentity, cores: int, *, segment_bytes: int = JOURNAL_SEGMENT_BYTES, say: Callable[[str], None] = say
 ) -> NodeIdentity:
-    """The identity of the data with its new number of cores. Raises `ConfigError` where there is no room; `CorruptData`, as a start does. What
-    takes long is told of now and then."""
+    """Reshard the data and return its new identity; report progress at intervals.
+
+    Raises ConfigError when the disk lacks room, and CorruptData as a start does."""
     log.info("sharing the data out to another number of cores", extra={"from": birth.cores, "to": cores, "data": str(data)})
     began, progress = time.monotonic(), _Progress(birth.cores, cores, say)
     try:
@@ -82,7 +83,7 @@ def reshare(
 
 
 class _Progress:
-    """How far it is: of the old core that is being read, the bytes of its journal and its snapshots, which are read and written."""
+    """The progress on one old core, in bytes of its journal and snapshots read and written."""
 
     def __init__(self, old: int, new: int, say: Callable[[str], None]) -> None:
         self._old, self._new, self._say = old, new, say
@@ -91,7 +92,7 @@ class _Progress:
         self.said = False
 
     def begin(self, core: int) -> None:
-        """Its journal is being looked through: how much there is, is not known yet."""
+        """Start with a core while its journal is scanned; the total is not known yet."""
         self._core, self.done, self._total = core, 0, 0
         self.at(0)
 
@@ -116,7 +117,7 @@ def _cores(number: int) -> str:
 
 
 class _Shares:
-    """The journals and snapshots of the new cores, as they are written."""
+    """The journals and snapshots of the new cores."""
 
     def __init__(self, folder: Path, birth: NodeIdentity, cores: int, segment_bytes: int) -> None:
         self._folder, self._birth, self._cores, self._segment_bytes = folder, birth, cores, segment_bytes
@@ -136,9 +137,9 @@ class _Shares:
             journal.close()
 
     def take_over(self, folder: Path, core: int, progress: _Progress) -> None:
-        """All that an old core has."""
+        """Distribute everything that an old core has."""
         if not folder.exists():
-            return  # it never started
+            return  # the core never started
         refuse_lost_journal(folder)
         old = Journal.open(folder / "journal", journal_id=journal_id_of(self._birth.cluster_id, core), segment_bytes=self._segment_bytes)
         try:
@@ -157,7 +158,8 @@ class _Shares:
             progress.advance(sizes[group])
 
     def _stage_all(self, entries: Iterator[JournalEntry], snapshots: dict[int, int], named: set[int]) -> dict[int, int]:
-        """Where the places that snapshots, which are at these indexes, name are now."""
+        """Stage the entries to the new journals, and map the old places in `named` to new ones. `snapshots`: the snapshot index by
+        group."""
         alone = self._birth.node == 0
         moved: dict[int, int] = {}
         for entry in entries:
@@ -183,7 +185,7 @@ def _merged(store: SnapshotStore, group: int, size: int, progress: _Progress) ->
 
 
 def _told(journal: Journal, progress: _Progress) -> Iterator[JournalEntry]:
-    """Its entries, while it is told how many of its bytes have passed."""
+    """Yield the journal's entries, and report the position in it as progress."""
     segments = journal.segments()
     begins = dict(zip((number for number, _ in segments), accumulate((size for _, size in segments), initial=progress.done), strict=False))
     for entry in journal.entries():
@@ -200,7 +202,7 @@ def _write(journal: Journal) -> None:
 
 
 def _switch(data: Path, cores: int) -> None:
-    """Again from any point of it."""
+    """Replace the old folders by the new ones; idempotent after a crash at any point."""
     new, old = data / NEW, data / OLD
     old.mkdir(exist_ok=True)
     sync_folder(data)
@@ -208,7 +210,7 @@ def _switch(data: Path, cores: int) -> None:
     for core in sorted({*there, *range(cores)}):
         name = f"core-{core}"
         if core < cores and not (new / name).exists():
-            continue  # switched before
+            continue  # already switched
         if (data / name).exists():
             _move(data / name, old / name)
         if core < cores:

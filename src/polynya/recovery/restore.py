@@ -1,6 +1,6 @@
-"""A data folder that begins with a backup: the groups' snapshots and hot payload, where a node's start finds them, and last its identity.
+"""Create data folders from a restored state: the groups' snapshots and hot payload, and last the node's identity.
 
-What is interrupted leaves a folder without an identity, which no node starts on and which the next restore begins anew.
+An interrupted restore leaves a folder without an identity. No node starts on it, and the next restore starts over.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from polynya.stream.snapshots.store_recovery import whole_again
 from polynya.system.data_dir import lock_folder
 from polynya.wal import Journal, SnapshotStore
 
-TERM, INDEX = 1, 1  # what the logs of the new history begin behind: the same on all nodes
+TERM, INDEX = 1, 1  # of every group's snapshot in the new history; the same on all nodes
 COPY_BYTES = 4 << 20  # of payload in one write
 
 
 class RestoreOrigin(msgspec.Struct, frozen=True, kw_only=True):
-    """What the folders are to begin with. `cluster_id`: of the lost cluster, kept by a node by itself."""
+    """The origin of a restore. `cluster_id`: the lost cluster's id, which a standalone node keeps."""
 
     cluster_id: str
     history: int
@@ -51,7 +51,7 @@ class RestoreOrigin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RestoreTarget:
-    """The data folder of one node, taken for a restore. Raises ConfigError when it is in use, or has anything in it."""
+    """The data folder of one node, locked for a restore. Raises ConfigError when it is in use or not empty."""
 
     def __init__(self, config: Config, origin: RestoreOrigin, held: contextlib.ExitStack) -> None:
         if config.groups not in (None, origin.groups):
@@ -73,29 +73,30 @@ class RestoreTarget:
         self._cores: dict[int, tuple[Journal, SnapshotStore]] = {}
 
     def _look(self) -> bool:
-        """Whether an earlier restore has begun in the folder. Nothing is changed: this one may be refused yet."""
+        """Return True if an earlier restore has begun in the folder. Nothing is changed, since this restore may still be rejected."""
         folder, is_begun, ours = self.folder, (self.folder / births.RESTORING).exists(), frozenset[str]()
         if (folder / births.FILE).exists():
             raise ConfigError(f"data: {folder} is the data of a node; a restore needs an empty or a new folder")
         if is_begun:
             ours = frozenset((births.RESTORING, *(core.name for core in folder.glob("core-*"))))
         if self.config.cold.backend == "local":
-            ours |= {self.config.objects_path.name}  # what is there is the root's matter
+            ours |= {self.config.objects_path.name}  # `check_root` judges it
         strangers = births.strangers_in(folder, ours)
         if strangers:
             raise ConfigError(f"data: {folder} is not empty ({', '.join(strangers[:5])}); a restore needs an empty or a new folder")
         return is_begun
 
     def begin(self) -> None:
-        """From here on no node starts on it until `finish`. Only what a restore has begun is taken away."""
+        """Mark the folder, so that no node starts on it until `finish`. Only the files of an earlier restore are deleted."""
         for core in self.folder.glob("core-*") if self._is_begun else ():
             shutil.rmtree(core)
         (self.folder / births.RESTORING).touch()
         sync_folder(self.folder)
 
     def write(self, number: int, machine: Machine) -> None:
-        """A group's state, with its payload, if it is to have a replica here; its places are those of this node's journal from now on. A read
-        replica learns all from the others. For a thread."""
+        """Write a group's state and payload if this node gets a replica. Runs in a thread.
+
+        The places in the machine become places in this node's journal. A read replica gets everything from the other nodes."""
         if self.config.cluster.joins:
             return
         if number in self._placed and number != META_GROUP and self.birth.node not in self._placed[number].voters:
@@ -113,7 +114,7 @@ class RestoreTarget:
         snapshots.write(number, TERM, INDEX, machine.snapshot())
 
     def finish(self) -> None:
-        """From here on it is a node's."""
+        """Write the identity; a node can then start on the folder."""
         for core in range(self.birth.cores):
             self._core(core)[0].close()
         births.write_json(self.folder / births.FILE, self.birth)
@@ -131,7 +132,7 @@ class RestoreTarget:
 
 
 class RestoreResult(msgspec.Struct):
-    """What was done; only growing. `notes`: what streams have lost; `warnings`: what else is not as it was."""
+    """The progress and the result of a restore; counters only grow. `notes`: losses by stream; `warnings`: other differences."""
 
     doing: str = "reading"
     groups: int = 0
@@ -145,7 +146,7 @@ class RestoreResult(msgspec.Struct):
 
 
 class RestoredState(msgspec.Struct, frozen=True):
-    """A group's state to begin with, and its hot payload by place."""
+    """The restored state of a group, and its hot payload by place."""
 
     image: Image
     hot: Mapping[int, bytes]
@@ -153,33 +154,33 @@ class RestoredState(msgspec.Struct, frozen=True):
 
 
 class States(Protocol):
-    """Where the states come from. All raise CorruptData, ConfigError, StoreUnavailable."""
+    """The source of the restored states. All methods may raise CorruptData, ConfigError, StoreUnavailable."""
 
     async def state(self, group: int) -> RestoredState:
-        """May be asked more than once; each time it is another image, to be changed."""
+        """Return a new copy of the state, which the caller may change. It may be called several times."""
         ...
 
     async def objects(self, store: ObjectStore, done: RestoreResult) -> None:
-        """Bring the objects that the states name into the store, if they are not there."""
+        """Copy the objects that the states refer to into the store, unless they are there."""
         ...
 
 
 class Restorer:
-    """Of the data folders of some nodes, which share an object store, or have none."""
+    """Restores the data folders of nodes that share one object store, or have none."""
 
     def __init__(self, states: States, targets: Sequence[RestoreTarget], store: ObjectStore | None, rename: Callable[[str], str]) -> None:
-        """`rename` gives a pack's key in the store."""
+        """`rename` maps a pack's key to its key in the store."""
         self.done = RestoreResult()
         self._states, self._targets, self._store = states, targets, store
         self._birth = targets[0].birth
         self._survey = Survey(rename)
 
     async def run(self) -> RestoreResult:
-        """Raises CorruptData, ConfigError, StoreUnavailable; what was begun is begun anew by the next restore."""
+        """Restore all folders. Raises CorruptData, ConfigError, StoreUnavailable; the next restore then starts over."""
         groups = range(self._birth.groups + 1)
         for target in self._targets:
             await asyncio.to_thread(target.begin)
-        for group in groups:  # what they say of each other, before anything is written
+        for group in groups:  # references between groups, before anything is written
             self.done.doing = f"looking at group {group}"
             self._survey.add((await self._states.state(group)).image)
         for group in groups if self._survey.forks else ():
@@ -200,7 +201,7 @@ class Restorer:
         return self.done
 
     async def _tables_that_go_on(self) -> frozenset[int]:
-        """All of them, or none: where two share streams, what one has depends on what the other has. Why not is said."""
+        """Return all tables, or none with warnings. Tables that share streams depend on each other's rows."""
         tables = self._survey.tables
         why = await self._against(tables.values()) if tables else ""
         if not why:
@@ -212,7 +213,7 @@ class Restorer:
         return frozenset()
 
     async def _against(self, tables: Iterable[Table]) -> str:
-        """What keeps the tables from going on with the rows that they have."""
+        """Return the reason why the tables cannot continue with the rows that they have, or ""."""
         if self._store is None or not self._survey.agree_on_tables():
             return "its groups were copied while it got rows"
         base = address_of(self._targets[0].config.store)
@@ -227,7 +228,7 @@ class Restorer:
         return ""
 
     async def _is_ahead(self, table: Table) -> bool:
-        """Whether a later job than the last that is known to be committed may have been: it left its result."""
+        """Return True if a result exists of a job later than the last one known to be committed."""
         assert self._store is not None
         folder = f"tables/{table.uid}/jobs/"
         async for info in self._store.list(folder):
@@ -248,8 +249,9 @@ class Restorer:
             await patiently(lambda: copies.write(store, place, header, [body]))
 
     async def _inflate(self, image: Image) -> None:
-        """Evicted streams of which another group says, or the packs, what only a whole state can hold. Their share of the block is not given back: a
-        small object that stays."""
+        """Load the state of evicted streams that has data from other groups or from packs, which only a full state can hold.
+
+        Their share of the block is not released: a small object stays."""
         keys = {held.number: self._survey.rename(key) for key, held in image.held.items()}
         for number, ghost in enumerate(image.streams):
             where = where_of(ghost)
@@ -265,7 +267,7 @@ class Restorer:
             whole_again(image, stream, ghost)
 
     def _write(self, group: int, state: RestoredState) -> bytes:
-        """To every node; the group's new state."""
+        """Write a group's state to every node, and return it."""
         body = write_image(state.image)
         for target in self._targets:
             target.write(group, Machine.restore(body, lambda place, uid: state.hot[place]))
@@ -273,7 +275,7 @@ class Restorer:
 
 
 def address_of(store: StoreSettings) -> str:
-    """How the files of tables name the store: what is before a key."""
+    """Return the URL of the store's root, which table files put before a key."""
     if store.backend == "local":
         return f"file://{Path(store.root).absolute()}/"
     return "/".join(filter(None, (f"s3://{store.s3_bucket}", store.root))) + "/"
@@ -288,7 +290,7 @@ async def _is_there(store: ObjectStore, key: str) -> bool:
 
 
 def open_shared(configs: Sequence[Config]) -> ObjectStore | None:
-    """The object store that these nodes share, who know the same nodes. Raises ConfigError, StoreUnavailable."""
+    """Open the object store that these nodes share; their node lists must agree. Raises ConfigError, StoreUnavailable."""
     lists = {tuple(sorted(node.id for node in config.cluster.nodes)): config.cluster.node for config in configs}
     if len(lists) > 1:
         said = " and ".join(f"{', '.join(map(str, ids))} (node {node})" for ids, node in lists.items())
@@ -299,7 +301,7 @@ def open_shared(configs: Sequence[Config]) -> ObjectStore | None:
 
 
 async def check_root(store: ObjectStore, birth: NodeIdentity, *, take_over: bool) -> None:
-    """Whether the restored nodes may have this root. Raises ConfigError, StoreUnavailable."""
+    """Check that the restored nodes may use this root. Raises ConfigError, StoreUnavailable."""
     found = await read_root(store)
     if found is None:
         return
@@ -324,8 +326,10 @@ async def check_root(store: ObjectStore, birth: NodeIdentity, *, take_over: bool
 
 
 async def _went_on(store: ObjectStore, birth: NodeIdentity) -> bool:
-    """Of what has been started. Some nodes of a cluster may have been, when others are still to be restored: nothing comes of that before a majority
-    is there, and whoever leads a group then copies its state at once."""
+    """Return True if nodes of this history have run.
+
+    Some nodes of a cluster may start while others are still to be restored. They commit nothing without a quorum; a new leader copies its
+    group's state at once."""
     if not birth.node:
         return True
     begun = dict.fromkeys(range(birth.groups + 1), INDEX)

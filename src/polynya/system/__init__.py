@@ -1,1 +1,1 @@
-"""What a node asks of the operating system: ports, memory, scheduling, open files, the data directory and disk speed."""
+"""The node's use of the operating system: ports, memory, scheduling, open files, the data directory and disk latency."""

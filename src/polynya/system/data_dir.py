@@ -16,12 +16,12 @@ from polynya.base.errors import ConfigError
 from polynya.files import make_folder
 from polynya.wal.errors import is_full
 
-LOCK_WAIT_SECONDS = 5.0  # the cores of a killed node need a moment to go
-SOCKET_PATH_BYTES_MAX = 100  # of at most 107 (Linux) or 103 (macOS) bytes of a Unix socket's path
+LOCK_WAIT_SECONDS = 5.0  # the cores of a killed node need a moment to exit
+SOCKET_PATH_BYTES_MAX = 100  # a Unix socket's path has at most 107 (Linux) or 103 (macOS) bytes
 
 
 def _owner_of(folder: str) -> str:
-    """Whose the folder is, for the end of a reason, when it is another user's than this process's."""
+    """Return the owner of the folder, for an error message, if it is another user."""
     with contextlib.suppress(OSError):
         owner = os.stat(folder).st_uid
         if owner != os.geteuid():
@@ -37,13 +37,13 @@ def _user(number: int) -> str:
 
 
 def lock_folder(data: str, held: contextlib.ExitStack) -> int:
-    """Make the folder if it is not there and lock it for this node; the lock's descriptor. Raises `ConfigError`."""
+    """Create the folder if it is missing, lock it for this node, and return the lock's descriptor. Raises ConfigError."""
     try:
         make_folder(Path(data))
         descriptor = os.open(Path(data) / "node.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if is_full(error) or error.errno == errno.EIO:
-            raise  # the disk, and no matter of settings
+            raise  # a disk error, not a wrong setting
         why = f"{error.strerror}{_owner_of(data) if isinstance(error, PermissionError) else ''}"
         raise ConfigError(f"data: {data} cannot be used: {why}; choose another folder with --data") from None
     held.callback(os.close, descriptor)
@@ -59,14 +59,14 @@ def lock_folder(data: str, held: contextlib.ExitStack) -> int:
 
 
 def write_pid(data: str, held: contextlib.ExitStack) -> None:
-    """`node.pid` holds the supervisor's pid while it runs."""
+    """Write the supervisor's pid to `node.pid`, which is removed at exit."""
     path = Path(data) / "node.pid"
     path.write_text(f"{os.getpid()}\n")
     held.callback(_remove, path)
 
 
 def make_run_directory(data: str, held: contextlib.ExitStack) -> str:
-    """A directory that only this user may enter, with a path short enough for sockets; empty, and removed at the end."""
+    """Create an empty directory that only this user may enter, with a path short enough for sockets. It is removed at exit."""
     wanted = Path(data) / "run"
     if len(os.fsencode(wanted / "core-99.sock")) > SOCKET_PATH_BYTES_MAX:
         wanted = Path(tempfile.mkdtemp(prefix="polynya-"))
@@ -78,7 +78,7 @@ def make_run_directory(data: str, held: contextlib.ExitStack) -> str:
 
 
 def _remove(path: Path) -> None:
-    """As far as a disk that may be the reason of this end still allows it."""
+    """Remove the file, if a failing disk still allows that."""
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""How the disk of a journal does: how long its writes take, and whether the last one found no room."""
+"""The write latency of a journal's disk, and its full state."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from collections.abc import Callable
 from polynya.wal import DiskFull, Journal, WriteBatch
 
 log = logging.getLogger("polynya.core")
-SLOW_SECONDS = 0.1  # in the middle of the last writes: each append waits for one
+SLOW_SECONDS = 0.1  # median of the last writes; each append waits for one write
 LAST_WRITES = 16
-RECENT_SECONDS = 60.0  # what was slow before that is not told any more
+RECENT_SECONDS = 60.0  # older measurements are not reported
 HANGS_SECONDS = 2.5
 
 
 class DiskPace:
-    """Of one core. `write` is called in the journal's thread, the rest anywhere. `seconds`: of all durable writes; `full`: the last one found
-    no room."""
+    """The disk latency of one core. `write` is called in the journal's thread, the rest in any. `seconds`: total of durable writes;
+    `full`: the last write found no room."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds = 0.0
@@ -30,7 +30,7 @@ class DiskPace:
         self._last: deque[float] = deque(maxlen=LAST_WRITES)
 
     def write(self, journal: Journal, batch: WriteBatch) -> None:
-        """Raises what `Journal.write` raises."""
+        """Write and measure. Raises what `Journal.write` raises."""
         self._began = began = self._clock()
         try:
             journal.write(batch)
@@ -49,7 +49,7 @@ class DiskPace:
             self._last.append(self._ended - began)
 
     def trouble(self) -> str:
-        """That the disk is slow, or takes nothing at all; empty when it does well."""
+        """Return a message if the disk is slow or hangs; else ""."""
         began, now = self._began, self._clock()
         if began is not None and now - began > HANGS_SECONDS:
             return f"the disk has not taken a write for {now - began:.0f} s"

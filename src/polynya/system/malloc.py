@@ -1,4 +1,4 @@
-"""The C library's heap of a core: what is freed goes back to the system, so that memory stays where the bounds say."""
+"""Tune the C library's malloc for a core, so that freed memory returns to the system."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from contextlib import suppress
 
 from polynya.base.limits import MIB
 
-LARGE_BYTES = 1 * MIB  # from here on a block is a mapping of its own, gone when it is freed
-KEEP_BYTES = 4 * MIB  # free memory that is kept at the end of the heap
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of malloc.h
+LARGE_BYTES = 1 * MIB  # larger blocks get their own mapping, which is unmapped when freed
+KEEP_BYTES = 4 * MIB  # free memory kept at the end of the heap
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # from malloc.h
 
 
 def keep_heap_small() -> None:
-    """To be called before there are threads. Only the GNU C library has these settings; elsewhere nothing is done.
+    """Limit the memory that malloc keeps. Call it before threads start; it has an effect only with the GNU C library.
 
-    By itself it gives each thread an arena, and raises both thresholds up to 32 and 64 MiB when large blocks are freed: packs are built
-    and written by threads, from blocks of all sizes, and a core would keep some 50 MiB of them for ever. One arena costs nothing here,
-    as threads that run Python take turns anyway."""
+    By default glibc gives each thread an arena. When large blocks are freed it raises both thresholds, up to 32 and 64 MiB. Threads build
+    and write packs from blocks of all sizes, so a core would keep about 50 MiB. One arena costs nothing here, as Python threads take turns
+    anyway."""
     if sys.platform != "linux":
         return
     with suppress(AttributeError):

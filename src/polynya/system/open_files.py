@@ -1,5 +1,7 @@
-"""Open files: as many as this process may have, and how many of those clients may take. What is left is for the journal, the object store and the
-other cores and nodes, so that a crowd of clients stops none of these."""
+"""The limit of open files, and the share of it that client connections may use.
+
+The rest is reserved for the journal, the object store and connections to other cores and nodes; clients cannot exhaust it.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +11,22 @@ from typing import NamedTuple
 from polynya.base.errors import ConfigError
 from polynya.base.limits import CONNECTIONS_PER_CORE_MAX
 
-WANTED = 65_536  # where the hard limit allows it
+WANTED = 65_536  # if the hard limit allows it
 OWN = 96  # of a core: journal, snapshots, objects, threads' files, listeners
-OF_A_CORE = 4  # to each core of another node: two lanes there, two back
+OF_A_CORE = 4  # connections to each core of another node: two outgoing, two incoming
 CLIENTS_LEAST = 32
-ADMIN_PART = 8  # an admin port may take one in so many
+ADMIN_PART = 8  # an admin port gets this fraction
 
 
 class Shares(NamedTuple):
-    """Connections of clients that a core takes, at the base port and at each admin port."""
+    """The maximum client connections of a core, at the base port and at each admin port."""
 
     base: int
     admin: int
 
 
 def raise_limit() -> int:
-    """To what the hard limit allows; the limit there is now."""
+    """Raise the soft limit as far as the hard limit allows, and return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -34,7 +36,7 @@ def raise_limit() -> int:
 
 
 def shares(limit: int, *, cores: int, nodes: int) -> Shares:
-    """Of a core that may open `limit` files, in a cluster of so many nodes. Raises ConfigError when that is too little."""
+    """Return the connection limits of a core that may open `limit` files. Raises ConfigError when that is too few."""
     kept = OWN + 2 * cores + OF_A_CORE * cores * max(nodes - 1, 0)
     room = limit - kept
     if room < CLIENTS_LEAST:

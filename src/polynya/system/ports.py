@@ -1,4 +1,4 @@
-"""Taking ports: an exclusive probe first, then a placeholder that all cores of the node share (F6, F7)."""
+"""Reserve ports: an exclusive probe first, then a placeholder socket that all cores of the node share."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ BACKLOG = 1024  # connections that wait to be accepted
 
 
 def take_port(host: str, port: int, *, name: str, change: str = "--listen") -> socket.socket:
-    """A bound socket that does not listen: it keeps the port for this node while cores come and go. Port 0 takes a free one.
+    """Return a bound socket that does not listen. It reserves the port while cores start and stop. Port 0 takes a free one.
 
-    `host` is a numeric address. Raises `ConfigError` when a stranger holds the port, also one that would share it; `change` is where
-    another one is chosen.
-    """
+    `host` is a numeric address. Raises ConfigError when another process holds the port, even with SO_REUSEPORT. `change` names the setting
+    for another port."""
     with _socket(host) as probe:
         try:
             probe.bind((host, port))
@@ -26,12 +25,12 @@ def take_port(host: str, port: int, *, name: str, change: str = "--listen") -> s
     placeholder = _socket(host)
     placeholder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     placeholder.bind((host, port))
-    placeholder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)  # else another's probe passes until the first core listens
+    placeholder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)  # else another process's probe succeeds until the first core listens
     return placeholder
 
 
 def shared_listener(host: str, port: int) -> socket.socket:
-    """A core's own listening socket on a port that the node has taken; the kernel shares out the connections."""
+    """Return a core's own listening socket on a reserved port; the kernel distributes the connections."""
     listener = _socket(host)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     listener.setblocking(False)
@@ -41,7 +40,7 @@ def shared_listener(host: str, port: int) -> socket.socket:
 
 
 def spelled(host: str, port: int) -> str:
-    """`127.0.0.1:4437`, `[::1]:4437`."""
+    """Return `127.0.0.1:4437` or `[::1]:4437`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -1,8 +1,8 @@
-"""The claim of the object store's root, at start or as soon as the store answers; and the note of the first one, `DATA/object-root.json`.
+"""Claim the object store's root at start or when the store first answers. `DATA/object-root.json` records the first claim.
 
-A node that has never held a root must not begin without one: it may be another cluster's, or one of a later history, and what it would
-acknowledge could not go anywhere. One that has held just this root may: until the claim is made it moves nothing there and deletes
-nothing, so that it does what a node does whose store goes away while it runs. What it finds out later it would have found out at start.
+A node that never held the root must not start without the claim. The root may belong to another cluster or to a later history, and then
+acknowledged data could never be flushed. A node that held this root may start. Until the claim succeeds it writes and deletes no objects,
+as if the store were down.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from polynya.config.node_identity import write_json
 from polynya.objectstore import ObjectStore, RootClaim, StoreSettings, StoreUnavailable, claim_root, owns_root, prove_conditional_writes
 
 FILE = "object-root.json"
-FIRST_TRIES = 9  # of a node that has never held this root
-MEMBERS = "members of the cluster"  # own the root together: whoever leads a group deletes what it let go of
-PAUSE_SECONDS = 0.5  # and longer each time …
-PAUSE_SECONDS_MAX = 1.0  # … up to so long: appends at their bound wait for it
-SAID_EVERY = 10  # tries
+FIRST_TRIES = 9  # for a node that never held this root
+MEMBERS = "members of the cluster"  # own the root together: the leader of a group deletes the objects that it released
+PAUSE_SECONDS = 0.5  # grows with each attempt …
+PAUSE_SECONDS_MAX = 1.0  # … up to this; appends at their limit wait for it
+SAID_EVERY = 10  # attempts
 AWAY = "it has not answered since the start: what is there may not be readable, and nothing is moved there"
 log = logging.getLogger("polynya.tier")
 
@@ -42,16 +42,16 @@ class HeldRoot(msgspec.Struct, frozen=True):
 
 
 def held_by(start: CoreStart) -> HeldRoot:
-    """The root of these settings."""
+    """Return the root that these settings describe."""
     store: StoreSettings = start.config.store
     return HeldRoot(start.birth.cluster_id, start.birth.history, store.backend, store.root, store.s3_bucket, store.s3_endpoint)
 
 
 class StoreRootClaim:
-    """Of one core. `made` is set once the root is claimed."""
+    """The root claim of one core. `made` is set once the root is claimed."""
 
     def __init__(self, start: CoreStart, store: ObjectStore, indexes: Callable[[], Mapping[int, int]]) -> None:
-        """`indexes`: how far the groups here are."""
+        """`indexes` returns the applied index of each local group."""
         self.made = asyncio.Event()
         self.root: RootClaim | None = None
         self._trouble = "it has not been asked yet"
@@ -63,11 +63,12 @@ class StoreRootClaim:
 
     @property
     def reason(self) -> str | None:
-        """Why the store is not in use."""
+        """Return why the store is not in use, or None."""
         return None if self.made.is_set() else f"{AWAY}: {self._trouble}"
 
     async def make(self) -> None:
-        """Returns once it is made. Raises ConfigError when it never can be, or when a root that was never held cannot be reached."""
+        """Retry until the root is claimed. Raises ConfigError when the claim is impossible, or when a root that was never held cannot be
+        reached."""
         failures = 0
         while True:
             try:
@@ -86,7 +87,7 @@ class StoreRootClaim:
         self.made.set()
 
     async def owned(self) -> bool:
-        """Whether this start owns the root: ask before deleting."""
+        """Return True if this start owns the root. Check it before deleting objects."""
         return self.root is not None and await owns_root(self._store, self.root)
 
     async def _try(self) -> None:
@@ -101,7 +102,7 @@ class StoreRootClaim:
             write_json(self._path, held_by(start))
 
     async def _refuse_older(self) -> None:
-        """What is acknowledged is in the folder, and only then in a copy. A folder that has less would take what came later for orphans."""
+        """Raise ConfigError when the folder is behind the state copies: it would treat later objects as orphans."""
         birth = self._start.birth
         later = await copies.ahead(self._store, (birth.cluster_id, birth.history), self._indexes())
         if later is not None:
@@ -114,7 +115,7 @@ class StoreRootClaim:
 
 
 def was_held(start: CoreStart) -> bool:
-    """Whether this data folder has held just this root. A note that cannot be read is none."""
+    """Return True if this data folder has held exactly this root. An unreadable record counts as False."""
     try:
         found = msgspec.json.decode((Path(start.config.data) / FILE).read_bytes(), type=HeldRoot)
     except (OSError, msgspec.DecodeError):

@@ -1,7 +1,7 @@
-"""Keeps copies of the states of the groups that this core leads in the object store, and says which releases of packs they contain.
+"""Copy the states of the groups that this core leads to the object store, and report which pack releases the copies include.
 
-A recovery from the store alone begins with these copies. So a group tells a pack's home that it needs it no more only when that is in
-the copy (F20): until then a recovery would look for it.
+A recovery from the store alone begins with these copies. So a group releases a pack only once its copy includes the release; until then a
+recovery would need the pack.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from polynya.stream.machine import Machine
 
 LOOK_SECONDS = 1.0
 STATE_BYTES_MAX = OBJECT_BYTES_MAX - 4096
-EVERY_SECONDS = 60.0  # of a group that changes …
-SOON_SECONDS = 30.0  # … or was flushed, or has packs to let go of
+EVERY_SECONDS = 60.0  # for a group that changes …
+SOON_SECONDS = 30.0  # … or that was flushed or has packs to release
 BYTES_PER_SECOND = 4 << 20  # of a core: large states are copied less often
 log = logging.getLogger("polynya.tier")
 
 
 class CopyCounters(msgspec.Struct):
-    """What metrics show; only growing."""
+    """Counters for metrics; they only grow."""
 
     copies: int = 0
     bytes: int = 0
@@ -39,7 +39,7 @@ class CopyCounters(msgspec.Struct):
 
 
 class StateCopyWorker:
-    """One per core. `owned` is asked before anything is deleted."""
+    """The state copy worker of one core. `owned` is called before anything is deleted."""
 
     def __init__(
         self,
@@ -55,20 +55,20 @@ class StateCopyWorker:
         self._place = (whole.cluster, whole.history)
         self._soon_seconds = min(soon_seconds, SOON_SECONDS)
         self._indexes: dict[int, int] = {}  # of the newest copies that this core wrote
-        self._written: dict[int, float] = {}  # when
-        self._covered: dict[int, int] = {}  # the last message that the copy contains
-        self._turns, self._behind = -1, list[int]()  # the turn at which the groups were found whose copies are not of now, and they
-        self._packs: dict[int, int] = {}  # the machine's count of packs in it
+        self._written: dict[int, float] = {}  # time of the newest copy
+        self._covered: dict[int, int] = {}  # the last outbox message that the copy includes
+        self._turns, self._behind = -1, list[int]()  # groups with outdated copies, as of that turn
+        self._packs: dict[int, int] = {}  # the machine's pack counter in the copy
         self._marked = False
         self._loop = asyncio.get_running_loop()
         engine.settler.contained = self.contained
 
     def contained(self, group: int) -> int:
-        """Releases up to this message of the group's outbox are in its copy."""
+        """Return the last message of the group's outbox that its copy includes."""
         return self._covered.get(group, 0)
 
     async def run(self) -> None:
-        """For ever."""
+        """Copy due states in an endless loop."""
         while True:
             try:
                 await self.look()
@@ -78,16 +78,16 @@ class StateCopyWorker:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Copy what is due. Raises StoreUnavailable."""
+        """Copy the states that are due. Raises StoreUnavailable."""
         if not self._marked:
             await copies.mark(self._store, self._whole)
             self._marked = True
         local, shard = self._engine.local, self._engine.storage.shard
-        if self._turns != local.turns or self._behind:  # what is not due yet will be
+        if self._turns != local.turns or self._behind:  # groups that were not due are checked again
             self._turns = local.turns
             self._behind = [number for number in local.led if self._indexes.get(number) != shard.groups[number].applied_index]
         for number in self._behind:
-            machine = local.led.get(number)  # it may be led elsewhere by now
+            machine = local.led.get(number)  # another core may lead it by now
             if machine is not None and self._is_due(number, machine):
                 await asyncio.sleep(await self._copy(number, machine))
 
@@ -98,14 +98,14 @@ class StateCopyWorker:
         return waited >= EVERY_SECONDS or (waited >= self._soon_seconds and self._is_urgent(number, machine))
 
     def _is_urgent(self, number: int, machine: Machine) -> bool:
-        """Whether packs have come or are to go, of which the copy does not know."""
+        """Return True if the group gained packs, or must release some, since the copy."""
         if machine.pack_counter != self._packs.get(number):
             return True
         covered = self._covered.get(number, 0)
         return any(message > covered and isinstance(command, ReleasePack) for message, (_, command) in machine.outbox.items())
 
     async def _copy(self, number: int, machine: Machine) -> float:
-        """How long to rest then, in seconds."""
+        """Copy one state; return the seconds to pause."""
         group = self._engine.storage.shard.groups[number]
         try:
             found = await captured(group, self._engine.snapshotter.encoding, hot=False)

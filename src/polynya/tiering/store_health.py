@@ -1,4 +1,4 @@
-"""Whether this core can use the object store: for how long it cannot, and why, as health and metrics tell it."""
+"""The availability of the object store for this core: duration and cause of a failure, for health and metrics."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from polynya.base.limits import MIB
 from polynya.objectstore import Record, StoreError, WatchedStore, remove_in_passing
 from polynya.observability.metrics import Samples
 
-FULL_TRY_BYTES = MIB  # what is written to a store that was full: it must find more room than a few bytes
+FULL_TRY_BYTES = MIB  # test write to a store that was full: it must have room for more than a few bytes
 
 
 class StorePatience(msgspec.Struct, frozen=True):
-    """Seconds. `persists`: what has failed for so long, and `failures` times in a row, is told. `probe`: so long after the last write that failed
-    another is tried. Appends at their bound then resume soon after the store does, and a store that refuses every other write is not taken for
-    one that refuses all. `recent`: what failed longer ago says nothing of now; only reads are not tried again by themselves."""
+    """The time limits of store health, in seconds.
+
+    `persists`, `failures`: a failure is reported after this time and this many consecutive errors. `probe`: delay after a failed write
+    until a test write. Appends at their limit thus resume soon, and a store that rejects every other write does not count as down.
+    `recent`: older read errors are not reported, since reads are not retried automatically."""
 
     persists: float = 20.0
     failures: int = 3
@@ -29,7 +31,7 @@ class StorePatience(msgspec.Struct, frozen=True):
 
 
 class StoreAccess:
-    """Of one core. `waits`: why the store is not in use since the start, if it is not."""
+    """The store access of one core. `waits` returns why the store has not been usable since the start, or None."""
 
     def __init__(self, store: WatchedStore, waits: Callable[[], str | None], patience: StorePatience | None = None) -> None:
         self.store = store
@@ -39,13 +41,13 @@ class StoreAccess:
         self._made = self._now()
 
     def failing(self) -> float:
-        """For how many seconds nothing can be written; 0.0 until that has lasted."""
+        """Return for how many seconds writes have failed, 0.0 below the reporting limit."""
         waiting = self._now() - self._made if self._waits() is not None else 0.0
         seconds = max(waiting, self._lasting(self.store.writes))
         return seconds if seconds >= self.patience.persists else 0.0
 
     def trouble(self) -> str | None:
-        """For people, and without names of places: anybody may ask."""
+        """Return a public message without location names, or None."""
         waits, patience = self._waits(), self.patience
         if waits is not None:
             return waits
@@ -59,14 +61,14 @@ class StoreAccess:
         return {"polynya_object_store_failing_seconds": round(self.failing(), 3)}
 
     async def can_write(self) -> bool:
-        """Now: a write that worked lately counts, else one is tried."""
+        """Return True if a recent write succeeded, or a test write does."""
         writes = self.store.writes
         if self._waits() is None and (writes.failures or self._now() - writes.worked_at > self.patience.probe):
             await self._try()
         return self._waits() is None and not writes.failures
 
     async def run(self) -> None:
-        """For ever: while writes fail and nothing is there to be written, something is, so that their end is noticed."""
+        """Write test objects while writes fail and no other write is due, so that recovery is noticed. It does not return."""
         while True:
             await asyncio.sleep(self.patience.look)
             writes = self.store.writes

@@ -1,8 +1,8 @@
-"""Leaderships go where the object store can be written to: a node that it refuses hands them to nodes that it does not, since what is recent can
-only be flushed where its group is led, and appends are refused when too much is not.
+"""Move leaderships to nodes that can write to the object store.
 
-A core that cannot write for a while asks those of the other nodes whether they can. They try it before they answer, and give that node back no
-leaderships meanwhile. Where nobody can, nothing moves.
+Only a group's leader can flush its hot data, and appends are rejected when too much is unflushed. A core that cannot write for a while asks
+the cores of other nodes whether they can. They test it before they answer, and transfer no leadership to the asking node meanwhile. If no
+node can write, nothing moves.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from polynya.engine.leadership import LeaderPlacement
 from polynya.tiering.store_health import StoreAccess
 from polynya.transport import Reply, node_of
 
-KIND_STORE = 1009  # beside those of health, access, farewell, the cluster's view and its map
-ASK_SECONDS = 5.0  # between two questions to the others
-ANSWER_SECONDS = 3.0  # they are waited for
-SHUN_SECONDS = 3 * ASK_SECONDS  # a node that asked is given no leaderships for so long
-ASKING_MAX = 1024  # answers that are owed at once
+KIND_STORE = 1009  # other kinds: health, access, shutdown barrier, cluster view and map
+ASK_SECONDS = 5.0  # between two requests to the other nodes
+ANSWER_SECONDS = 3.0  # timeout of a request
+SHUN_SECONDS = 3 * ASK_SECONDS  # an asking node receives no leadership for this long
+ASKING_MAX = 1024  # pending replies
 log = logging.getLogger("polynya.leads")
 Taken = Callable[[bytes | BaseException], None]
 
 
 class StoreLeadershipTransport(Protocol):
-    """What is needed of a core's transport."""
+    """The interface that this module needs of a core's transport."""
 
     def on(self, kind: int, handler: Callable[[bytes, Reply, int], None]) -> None: ...
 
@@ -37,7 +37,7 @@ class StoreLeadershipTransport(Protocol):
 
 
 class StoreLeadership:
-    """Of one core. `cores`: addresses of those of the other nodes that are there."""
+    """The store leadership of one core. `cores` returns the addresses of the reachable cores on other nodes."""
 
     def __init__(
         self, leads: LeaderPlacement, access: StoreAccess, transport: StoreLeadershipTransport, cores: Callable[[], Iterable[int]]
@@ -49,7 +49,7 @@ class StoreLeadership:
         transport.on(KIND_STORE, self._hear)
 
     async def run(self) -> None:
-        """For ever: looks after what is led here."""
+        """Move leaderships while the store fails here; endless loop."""
         able: set[int] = set()
         asked, told = float("-inf"), False
         while True:
@@ -68,7 +68,7 @@ class StoreLeadership:
                 )
 
     async def answer(self) -> None:
-        """For ever: tells others whether this core can write."""
+        """Answer other cores, in an endless loop, whether this one can write."""
         while True:
             await self._asked.wait()
             self._asked.clear()
@@ -78,7 +78,7 @@ class StoreLeadership:
                 reply(can)
 
     async def _able(self, failing: float) -> set[int]:
-        """The nodes whose cores can all write, of those that say so."""
+        """Return the nodes whose cores all answered that they can write."""
         cores = list(self._cores())
         said: dict[int, bool] = {}
         whole = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The object tier of a core: the store, claimed at start or as soon as it answers, and what reads, fills and cleans it."""
+"""The object tier of a core: the claimed store, and the workers that read, fill and clean it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from polynya.stream.state.feature_level import level_of
 from polynya.tiering.root_claim import StoreRootClaim, was_held
 from polynya.tiering.store_health import StoreAccess
 
-CLAIM_SECONDS = 3.0  # so long a start waits for a store that is known
+CLAIM_SECONDS = 3.0  # how long a start waits for a store that it held before
 RELEASE_SECONDS = 2.0
 COLLECT_MS_MIN = 500
 log = logging.getLogger("polynya.tier")
@@ -49,12 +49,12 @@ def flush_settings(cold: ColdConfig) -> FlushSettings:
 
 
 def merge_settings(cold: ColdConfig) -> MergeSettings:
-    """Where nothing is flushed by itself, nothing is merged either."""
+    """Return the merge settings; without automatic flushing nothing is merged."""
     return MergeSettings(interval_ms=limits.MERGE_INTERVAL_MS if cold.flush_interval_ms else 0)
 
 
 def collector_settings(cold: ColdConfig) -> CollectorSettings:
-    """A short grace is looked after more often."""
+    """Return the collector settings; a short grace period needs frequent collection."""
     grace_ms = cold.delete_grace_ms
     known = CollectorSettings()
     return CollectorSettings(
@@ -65,14 +65,15 @@ def collector_settings(cold: ColdConfig) -> CollectorSettings:
 
 
 class Tier:
-    """Of one core. Made by `open_tier`; None in its place is the backend `none`. Nothing is written before the root is claimed."""
+    """The object tier of one core. Create it with `open_tier`; the backend `none` has no tier. Nothing is written before the root is
+    claimed."""
 
     def __init__(self, store: WatchedStore, start: CoreStart, groups: CoreGroups, claim: StoreRootClaim) -> None:
         cluster = start.birth.cluster_id
         self.store: ObjectStore = store
         self.claim = claim
         self.access = StoreAccess(store, lambda: claim.reason)
-        self._releases = start.core == 0 and not start.birth.node  # the other nodes of a cluster go on
+        self._releases = start.core == 0 and not start.birth.node  # in a cluster the other nodes still use it
         self._claiming: asyncio.Task[None] | None = None
         self.verifier = PackVerifier(groups, store)
         self.reader = ColdReader(store)
@@ -82,7 +83,7 @@ class Tier:
         self.merger = Merger(groups, store, merge_settings(start.config.cold), cluster, self.flusher.in_flight)
         settings = EvictSettings(after_ms=start.config.cold.evict_after_ms)
         self.evictor = Evictor(groups, store, settings, cluster, in_flight=self.flusher.in_flight)
-        if start.birth.node:  # the others must know it too
+        if start.birth.node:  # all nodes must know the command
             self.evictor.may = lambda machine: machine.level >= level_of(Evict)
         self.collector = Collector(
             groups,
@@ -95,7 +96,7 @@ class Tier:
         )
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
-        """What runs for ever beside the core, or ends when the root can never be claimed."""
+        """Return the background tasks; they end only if the root can never be claimed."""
         return [
             self._claimed(),
             self.access.run(),
@@ -103,7 +104,7 @@ class Tier:
         ]
 
     async def begin(self) -> None:
-        """Claim the root; of one that was held before this returns soon, claimed or not. Raises ConfigError."""
+        """Claim the root. If it was held before, return after CLAIM_SECONDS even without a claim. Raises ConfigError."""
         self._claiming = asyncio.get_running_loop().create_task(self.claim.make())
         await asyncio.wait([self._claiming], timeout=CLAIM_SECONDS if self.claim.is_known else None)
         if self._claiming.done():
@@ -112,7 +113,7 @@ class Tier:
             log.warning("serving without the object store until it answers")
 
     async def flush_now(self, prefix: str | None = None) -> None:
-        """As the flusher's: where nothing is hot, the store is not needed. Raises Unavailable."""
+        """Flush hot data now; without any, the store is not needed. Raises Unavailable."""
         if self.claim.made.is_set():
             await self.flusher.flush_now(prefix)
         elif await self.flusher.has_hot(prefix):
@@ -123,19 +124,19 @@ class Tier:
         await self._claiming
 
     async def once_claimed(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """For what must not touch the store before."""
+        """Run a worker after the root is claimed."""
         await self.claim.made.wait()
         await run()
 
     async def read_object(self, key: str) -> bytes:
-        """For rooms that know no store. Raises Unavailable."""
+        """Read an object. Raises Unavailable."""
         try:
             return await self.store.get(key)
         except StoreError as error:
             raise Unavailable(f"the object store has not given {key}: {error}") from None
 
     async def close(self) -> None:
-        """The first core says that the node has stopped, if the store answers soon."""
+        """Close the store. The first core also releases the root, if the store answers in time."""
         await self.reader.close()
         await self.states.close()
         if self._claiming is not None:
@@ -148,7 +149,7 @@ class Tier:
 
 
 async def open_tier(start: CoreStart, groups: CoreGroups, indexes: Callable[[], Mapping[int, int]]) -> Tier | None:
-    """Open the store, prove that it honours conditions, and take its root, now or later. Raises ConfigError when it cannot work."""
+    """Open the store, prove that it supports conditional writes, and claim its root, now or later. Raises ConfigError."""
     try:
         store = open_store(start.config.store, late=was_held(start))
     except StoreUnavailable as error:

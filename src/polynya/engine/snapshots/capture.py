@@ -1,8 +1,8 @@
-"""A group's whole state at one moment, for a copy or a backup, encoded in slices between which the core's turns go on (F12).
+"""Capture a group's whole state at one log index, for a copy or a backup, without stalling the core's turns.
 
-The streams are encoded one after the other while the log goes on; those that changed meanwhile are encoded again, and in the end, in one go,
-the few that are left and the small parts: they say which moment it is. What changed is told by the machine's `changes`, which belong
-to the snapshots and are given back; `lock`, one per core, keeps both from taking them at the same time.
+The streams are encoded in slices while the log advances; changed streams are encoded again. The last changed streams and the small parts
+are encoded in one step, which fixes the index. The machine's `changes` track modifications. They belong to the snapshots, so they are put
+back, and `lock` (one per core) excludes a snapshot meanwhile.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from polynya.stream.rules.eviction import stream_or_ghost
 from polynya.stream.snapshots import encode as snapshots
 from polynya.stream.state.changes import keys_of
 
-PASSES = 6  # over what changed while the pass before went on
-AT_ONCE = 128  # streams that may be left for the end
-HOT_COST = 64  # as many bytes as a piece of a hot batch takes time
+PASSES = 6  # over the streams that changed during the previous pass
+AT_ONCE = 128  # streams that may be left for the last step
+HOT_COST = 64  # bytes whose encoding takes as long as one piece of a hot batch
 _encode = msgspec.msgpack.encode
 
 
 class Captured(msgspec.Struct, frozen=True):
-    """The group at (`term`, `index`): its state in pieces, and its hot payload as a group file has it. The counters are the machine's."""
+    """The group at (`term`, `index`): its state in pieces, and its hot payload in the group file format. The counters are the machine's."""
 
     term: int
     index: int
@@ -46,7 +46,7 @@ class Captured(msgspec.Struct, frozen=True):
 
 
 class _Encoded(msgspec.Struct, gc=False):
-    """A stream, and the pieces of its hot batches."""
+    """An encoded stream, and the pieces of its hot batches."""
 
     stream: bytes
     hot: tuple[bytes, ...]
@@ -54,8 +54,9 @@ class _Encoded(msgspec.Struct, gc=False):
 
 
 async def captured(group: Group, lock: asyncio.Lock, *, hot: bool) -> Captured:
-    """Of a group that is led here; all that was applied before is in it. `hot`: with its payload. Raises Unavailable when the group goes on from
-    another node's state meanwhile."""
+    """Capture a group that is led here, with all entries applied before. `hot`: include the payload.
+
+    Raises Unavailable when an installed snapshot replaces the group's state meanwhile."""
     machine, found = group.machine, dict[int, _Encoded]()
     async with lock:
         taken, keys = machine.take_changes(), list[int | str]((*machine.by_uid, *machine.evicted))
@@ -80,7 +81,7 @@ async def captured(group: Group, lock: asyncio.Lock, *, hot: bool) -> Captured:
 
 
 class _Moment(msgspec.Struct, frozen=True):
-    """What is said in one go: the numbers, and what of the state comes before and behind the streams."""
+    """The parts that are encoded in the last step: the counters, and the state before and behind the streams."""
 
     term: int
     index: int
@@ -109,7 +110,7 @@ async def _encode_all(machine: Machine, found: dict[int, _Encoded], keys: Iterab
 
 
 def _encode_one(machine: Machine, found: dict[int, _Encoded], key: int | str, *, hot: bool) -> int:
-    """How many bytes it has. `key`: its uid, or the name of one that is evicted."""
+    """Encode one stream and return its cost in bytes. `key`: its uid, or its name if it is evicted."""
     stream = stream_or_ghost(machine, key)
     if stream is None:
         if isinstance(key, int):
@@ -122,12 +123,12 @@ def _encode_one(machine: Machine, found: dict[int, _Encoded], key: int | str, *,
 
 
 async def _put_together(found: dict[int, _Encoded], moment: _Moment) -> Captured:
-    """Nothing of it changes any more."""
+    """Join the pieces, which no longer change."""
     state, hot, gathered = list[bytes](), list[bytes](), [moment.before]
     size = crc = total = records = 0
     streams = len(found)
     for uid in sorted(found):
-        encoded = found.pop(uid)  # what is let go of all at once takes its time, too
+        encoded = found.pop(uid)  # freed one by one: freeing all at once would stall the loop
         gathered.append(encoded.stream)
         hot += encoded.hot
         records += encoded.records

@@ -1,4 +1,4 @@
-"""Snapshots and old entries for members of other nodes that are behind, and the snapshots that other nodes send here."""
+"""Serve snapshots and old entries to members on other nodes that are behind, and install the snapshots that arrive here."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from polynya.stream.machine import Machine
 from polynya.wal import SnapshotStore
 from polynya.wal.scratch import Scratch
 
-PACKED_MAX = 2  # snapshots sent at the same time; each is a file without a name
-READS_MAX = 1  # of them to members that have no vote
-PACKED_SECONDS = 30.0  # since they were last asked for
-IDLE_SECONDS = 2.0  # so old, one makes room for another
-LOADED_MAX = 4096  # entries of one answer
-MISSING_SECONDS = 0.2  # entries that are gone are asked for again, until there is a snapshot
+PACKED_MAX = 2  # concurrent outgoing snapshots; each is an unnamed file
+READS_MAX = 1  # of these, for read replicas
+PACKED_SECONDS = 30.0  # since the last request
+IDLE_SECONDS = 2.0  # an idle snapshot of this age may be evicted
+LOADED_MAX = 4096  # entries in one load
+MISSING_SECONDS = 0.2  # delay before missing entries are requested again, until a snapshot exists
 log = logging.getLogger("polynya.exchange")
 _Key = tuple[int, int, int]  # group, index, identity
 
 
 class _Packed(msgspec.Struct):
-    """A snapshot that is sent. `file` is None while it is packed. `reads`: only members that read have asked for it."""
+    """An outgoing snapshot. `file` is None while it is packed. `reads`: only read replicas have requested it."""
 
     asked: deque[ChunkWanted]
-    at: float  # when it was last asked for
+    at: float  # time of the last request
     file: Scratch | None = None
     reads: bool = False
 
 
 class CatchUp:
-    """One per core. `installed` is told of a machine that takes the place of a group's."""
+    """The snapshot transfers of one core. `installed` is called with each machine that replaces a group's."""
 
     def __init__(
         self, core: ReplicatedEngine, store: SnapshotStore, snapshotter: Snapshotter, installed: Callable[[int, Machine], None]
@@ -55,7 +55,7 @@ class CatchUp:
         self.arriving = SnapshotReceiver(core, store, self._spawn)
 
     def carry_out(self, member: Member, effects: Effects) -> None:
-        """What a turn has left to do for snapshots and old entries."""
+        """Carry out a turn's snapshot and entry-load effects."""
         for wanted in effects.chunks_wanted:
             self._want(member, wanted)
         self.arriving.keep(member, effects.chunks_arrived)
@@ -65,7 +65,7 @@ class CatchUp:
             self._spawn(self._load(member, effects.load))
 
     def forget(self, number: int) -> None:
-        """The group has no replica here any more."""
+        """Drop the incoming snapshot of a removed replica."""
         self.arriving.forget(number)
 
     async def close(self) -> None:
@@ -89,7 +89,7 @@ class CatchUp:
     # --- out -------------------------------------------------------------------------------------------------------------------
 
     def _want(self, member: Member, wanted: ChunkWanted) -> None:
-        """Who is not heard because too many are sent asks again by itself."""
+        """Send a chunk. A request above the limits is ignored; the member retries."""
         now, reads = asyncio.get_running_loop().time(), wanted.to in member.raft.configuration.readers
         key = (member.group.number, wanted.snapshot.index, wanted.snapshot.identity)
         packed = self._packed.get(key)
@@ -103,14 +103,14 @@ class CatchUp:
             self._spawn(self._pack(member, key, packed, wanted.snapshot))
             return
         packed.at, packed.reads = now, packed.reads and reads
-        if wanted in packed.asked:  # it is read as soon as those before it; were it read twice, ever more would wait where the disk is slow
+        if wanted in packed.asked:  # already queued; a second read would grow the queue on a slow disk
             return
         packed.asked.append(wanted)
         if len(packed.asked) == 1 and packed.file is not None:
             self._spawn(self._give(member, packed, packed.file))
 
     def _make_room(self, now: float, reads: bool) -> bool:
-        """Those that read may be far away, and take long: they leave room for one that votes."""
+        """Evict idle snapshots. Read replicas may be distant and slow, so they leave a slot for a voter."""
         while (full := len(self._packed) >= PACKED_MAX) or (reads and sum(each.reads for each in self._packed.values()) >= READS_MAX):
             idle = [
                 key
@@ -150,14 +150,14 @@ class CatchUp:
         links = self._store.links(number)
         if not links or (links[-1].index, links[-1].term) != (snapshot.index, snapshot.term):
             raise Unavailable(f"the snapshot of group {number} at {snapshot.index} is not the newest any more")
-        if identity_of(links) != snapshot.identity:  # merged, or its payload lies elsewhere
+        if identity_of(links) != snapshot.identity:  # merged, or its payload has moved
             raise Unavailable(f"the snapshot of group {number} at {snapshot.index} was written anew")
         pack_transfer(links, self._store, self._core.journal, file)
         if file.size != snapshot.size:
             raise CorruptData(f"the snapshot of group {number} at {snapshot.index} has {file.size} bytes instead of {snapshot.size}")
 
     async def _give(self, member: Member, packed: _Packed, file: Scratch) -> None:
-        """One after the other: whoever gets them takes them in order."""
+        """Send the requested chunks in order."""
         while packed.asked:
             wanted = packed.asked[0]
             try:
@@ -227,7 +227,7 @@ class CatchUp:
     async def _install(self, member: Member, snapshot: Snapshot) -> None:
         file = await self.arriving.take(member.group.number, snapshot)
         try:
-            async with self._snapshotter.lock:  # a round would let go of the payload that no snapshot on the disk names yet
+            async with self._snapshotter.lock:  # a concurrent snapshot round would release payload that no snapshot on disk refers to yet
                 if self._is_here(member):
                     await self._install_from(file, member, snapshot)
         finally:
@@ -235,7 +235,7 @@ class CatchUp:
                 await asyncio.to_thread(file.close)
 
     async def _install_from(self, file: Scratch | None, member: Member, snapshot: Snapshot) -> None:
-        """Payload into the own journal, then the snapshot's file, then the log that begins behind it."""
+        """Write the payload to the journal, then the snapshot's file, then reset the log to begin behind it."""
         number, core = member.group.number, self._core
         try:
             if file is None:
@@ -259,5 +259,5 @@ class CatchUp:
         log.info("group %d goes on from a snapshot at %d that another node sent", number, snapshot.index)
 
     def _is_here(self, member: Member) -> bool:
-        """Whether the group has not left this node meanwhile."""
+        """Return False if the replica was removed meanwhile."""
         return self._core.members.get(member.group.number) is member

@@ -1,4 +1,4 @@
-"""What a core remembers of the snapshots that are on its disk, without their bodies."""
+"""The metadata that a core keeps of its snapshots on disk, without their bodies."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from polynya.wal.snapshots import SnapshotLink
 COUNT_BYTES = 4
 LINK_BYTES = 24
 _COUNT = Struct("<I")
-_LINK = Struct("<IIQQ")  # CRC of the body, 1 if it is a delta, its length, index of what it builds on
+_LINK = Struct("<IIQQ")  # CRC of the body, 1 if it is a delta, its length, index of its base
 _HOT_BYTES = 12  # before each payload in a transfer: place, length
 
 
 class SnapshotChain(msgspec.Struct):
-    """Of one group. What follows from the links and the machine at their time."""
+    """The snapshot chain of one group, and values derived from it."""
 
     links: tuple[SnapshotLink, ...]
-    needed: int | None  # the lowest place in the journal that the chain names; None: none
-    hot_bytes: int  # that travel beside it
+    needed: int | None  # the lowest journal place that the chain refers to, or None
+    hot_bytes: int  # of the payload sent with the chain
 
     @property
     def index(self) -> int:
@@ -36,22 +36,22 @@ class SnapshotChain(msgspec.Struct):
 
     @property
     def transfer(self) -> tuple[int, int]:
-        """Size and identity of what is sent to a member that is far behind (docs/formats/snapshots.md, Transfer)."""
+        """Return the size and the identity of the transfer (docs/formats/snapshots.md, Transfer)."""
         return len(transfer_head(self.links)) + self.bytes + self.hot_bytes, identity_of(self.links)
 
 
 def transfer_head(links: Sequence[SnapshotLink]) -> bytes:
-    """What a transfer begins with: its CRC is its identity, and it has those of the bodies."""
+    """Return the head of a transfer. It holds the CRCs of the bodies; its own CRC is the identity."""
     return _COUNT.pack(len(links)) + b"".join([_LINK.pack(link.crc, link.delta, link.length, link.base) for link in links])
 
 
 def identity_of(links: Sequence[SnapshotLink]) -> int:
-    """Of a transfer of these."""
+    """Return the identity of a transfer of these links."""
     return int(crc32c(transfer_head(links)))
 
 
 def links_of(count: bytes, links: bytes) -> list[SnapshotLink]:
-    """Those of a head. Raises struct.error."""
+    """Decode the links of a head. Raises struct.error."""
     found = [SnapshotLink(0, 0, 0, length, crc, bool(delta), base) for crc, delta, length, base in _LINK.iter_unpack(links)]
     if _COUNT.unpack(count) != (len(found),):
         raise struct.error("another number of links than it says")
@@ -59,5 +59,5 @@ def links_of(count: bytes, links: bytes) -> list[SnapshotLink]:
 
 
 def hot_bytes_of(machine: Machine) -> int:
-    """Of the hot payload of a transfer."""
+    """Return the bytes of hot payload in a transfer."""
     return sum([len(hot) for _, hot in machine.flush_candidates()]) * _HOT_BYTES + machine.hot_bytes

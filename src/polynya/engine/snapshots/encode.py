@@ -1,4 +1,4 @@
-"""A group's state as the body of a snapshot, in slices between which the core's turns go on (F12)."""
+"""Encode a group's state as a snapshot body, in slices between which the core's turns go on."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from polynya.stream.machine import Machine
 from polynya.stream.snapshots import deltas
 from polynya.stream.state.changes import Changes, keys_of
 
-SLICE_BYTES = 128 << 10  # of streams encoded in one go: about a millisecond
-PASSES = 4  # over what changed while the pass before went on; then the rest is taken at once
-BATCHES = 10_000  # hot batches looked at in one go
+SLICE_BYTES = 128 << 10  # of streams encoded in one step: about a millisecond
+PASSES = 4  # over the streams that changed during the previous pass; then the rest is encoded in one step
+BATCHES = 10_000  # hot batches checked in one step
 
 
 class Delta(msgspec.Struct):
-    """The body at the group's (`term`, `index`), and the changes that it has."""
+    """The body at the group's (`term`, `index`), and the changes that it includes."""
 
     term: int
     index: int
@@ -26,8 +26,9 @@ class Delta(msgspec.Struct):
 
 
 async def encode_delta(group: Group, *, whole: bool) -> Delta:
-    """What changed since the last call, or all. The last slice and the small parts are taken in one go: they say what the state is. Whoever
-    does not write this down puts the changes back."""
+    """Encode the changes since the last call, or the whole state. The last step is atomic and fixes the index.
+
+    A caller that does not persist the body puts the changes back."""
     machine = group.machine
     changes = machine.take_changes()
     body: list[bytes] = [b""]
@@ -53,8 +54,9 @@ async def encode_delta(group: Group, *, whole: bool) -> Delta:
 
 
 async def lowest_place(machine: Machine, unapplied: int) -> int:
-    """The lowest journal place that a hot batch of the machine needs when this returns, or one before it. `unapplied`: where all lies, or behind
-    it, that is applied meanwhile; it may have been in the journal for long."""
+    """Return a lower bound of the journal places that the machine's hot batches need when this returns.
+
+    `unapplied`: a lower bound of the entries that are applied meanwhile, which may be old in the journal."""
     lowest, seen = unapplied, 0
     for stream in list(machine.hot.values()):
         hot = stream.hot or ()

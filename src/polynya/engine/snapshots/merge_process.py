@@ -1,6 +1,6 @@
-"""Merging the parts of groups' snapshots in a process of its own: `python -m polynya.engine.snapshots.merge_process FOLDER`, jobs on stdin (F12).
+"""Merge parts of group snapshots in a subprocess: `python -m polynya.engine.snapshots.merge_process FOLDER`, jobs on stdin.
 
-Merging touches every stream of a group; in the core's process, even in a thread, it would stand in the way of turns.
+A merge touches every stream of a group. Even in a thread of the core's process it would delay turns.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from polynya.wal.snapshots import SnapshotFile, SnapshotLink, SnapshotStore
 
 MODULE = "polynya.engine.snapshots.merge_process"
 NICENESS = 10
-KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD")  # of the environment
-Job = tuple[int, int]  # group, how many of the last parts of its chain
+KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD")  # inherited environment
+Job = tuple[int, int]  # group, number of parts to merge, from the chain's end
 
 
 def merge(parts: Sequence[SnapshotFile]) -> bytes:
-    """One body for all of them."""
+    """Merge the parts into one body."""
     return deltas.merge([deltas.SnapshotPart(part.body, part.delta, not part.base) for part in parts])
 
 
 def due(links: Sequence[SnapshotLink]) -> int:
-    """How many of the last parts are to become one, so that each part is larger than all that build on it: the chain has a length of the
-    logarithm of its size, and each byte is written again as often as that. 0: none."""
+    """Return how many of the last parts to merge, 0 for none. Each part stays larger than all parts that build on it.
+
+    So a chain's length, and the number of times that a byte is rewritten, grow with the logarithm of its size."""
     total, parts = links[-1].length, 0
     for count, link in enumerate(reversed(links[:-1]), 2):
         if link.length <= total:
@@ -41,8 +42,9 @@ def due(links: Sequence[SnapshotLink]) -> int:
 
 
 async def fold_beside(store: SnapshotStore, jobs: Sequence[Job]) -> None:
-    """All jobs in one process; it is gone when this returns, however it returns. Raises OSError when it failed: every chain is then the one
-    of before, or the new one."""
+    """Run all jobs in one subprocess, which has ended when this returns.
+
+    Raises OSError on failure; each chain is then either unchanged or merged."""
     process = await asyncio.to_thread(_spawn, store.folder)
     try:
         _, err = await asyncio.to_thread(process.communicate, msgspec.json.encode(jobs))
@@ -55,7 +57,7 @@ async def fold_beside(store: SnapshotStore, jobs: Sequence[Job]) -> None:
 
 
 def _spawn(folder: Path) -> subprocess.Popen[bytes]:
-    """In a thread, and by `subprocess`: that does not copy the page tables of a large process, for which all turns would wait."""
+    """Start the subprocess, in a thread. `subprocess` avoids copying a large process's page tables, which would stall all turns."""
     return subprocess.Popen(
         [sys.executable, "-P", "-m", MODULE, str(folder)],
         stdin=subprocess.PIPE,
@@ -66,13 +68,13 @@ def _spawn(folder: Path) -> subprocess.Popen[bytes]:
 
 
 async def fold_here(store: SnapshotStore, jobs: Sequence[Job]) -> None:
-    """The same without a process, for stores that only this one sees."""
+    """Run the jobs in this process, for stores that no other process uses."""
     for group, count in jobs:
         store.fold(group, count, merge)
 
 
 def main() -> int:
-    """Ends early when whoever gave the jobs is gone: somebody else may use the folder by now."""
+    """Run the jobs; stop early when the parent has exited, since another process may use the folder by then."""
     keep_private()
     os.nice(NICENESS)
     parent = os.getppid()

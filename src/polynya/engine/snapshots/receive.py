@@ -1,5 +1,7 @@
-"""Snapshots that other nodes send here, on their way to the disk: a chunk is acknowledged when it is in the file, so that a slow disk holds back
-who sends and not this node's memory."""
+"""Receive snapshots from other nodes and write them to disk. A chunk is acknowledged once it is in the file.
+
+A slow disk thus throttles the sender and does not fill this node's memory.
+"""
 
 from __future__ import annotations
 
@@ -16,31 +18,31 @@ from polynya.replica.member import Member
 from polynya.wal import SnapshotStore
 from polynya.wal.scratch import Scratch
 
-ARRIVING_MAX = 4  # groups whose snapshots are on their way here at the same time
-QUEUED_BYTES_MAX = 4 << 20  # of one group's chunks; who sends more than it was acknowledged for is not heard
-IDLE_SECONDS = 2.0  # without a chunk, one makes room for another: its sender may be waiting for just that
-STALE_SECONDS = 20.0  # without a chunk: the sender is gone, or has something newer
+ARRIVING_MAX = 4  # groups that receive a snapshot at the same time
+QUEUED_BYTES_MAX = 4 << 20  # of one group's chunks; chunks above it are dropped
+IDLE_SECONDS = 2.0  # without a chunk, a transfer may be evicted: its sender may be waiting for a slot
+STALE_SECONDS = 20.0  # without a chunk: the sender is down or has a newer snapshot
 
 
 class _Arrival(msgspec.Struct):
-    """One group's. `kept`: what the agreement has handed over and is to be written."""
+    """The incoming snapshot of one group. `kept`: chunks that Raft has accepted and that are not written yet."""
 
     member: Member
     queue: list[SnapshotChunk]
-    at: float  # when the last chunk came
+    at: float  # time of the last chunk
     queued: int = 0
-    idle: asyncio.Event = msgspec.field(default_factory=asyncio.Event)  # nothing is to be written
+    idle: asyncio.Event = msgspec.field(default_factory=asyncio.Event)  # set while nothing is to be written
     kept: list[ChunkArrived] = []
     file: Scratch | None = None
     snapshot: Snapshot | None = None
 
     def rests(self, since: float) -> bool:
-        """Nothing has come since then, and nothing is done with what came before; if something is queued, it waits for a chunk that was lost."""
+        """Return True if no chunk has arrived since then and none is in progress. Queued chunks wait for a lost one."""
         return self.at <= since and self.idle.is_set() and self.member.raft.installing is None
 
 
 class SnapshotReceiver:
-    """Chunks go to the agreement of their group one at a time: the next one when the one before is in the file."""
+    """The incoming snapshots of one core. A group's Raft gets the next chunk when the previous one is in the file."""
 
     def __init__(self, core: ReplicatedEngine, store: SnapshotStore, spawn: Callable[[Coroutine[Any, Any, None]], None]) -> None:
         self._core, self._store, self._spawn = core, store, spawn
@@ -48,7 +50,7 @@ class SnapshotReceiver:
         core.on_chunk = self.hear
 
     def hear(self, member: Member, message: SnapshotChunk) -> None:
-        """A chunk came. What is dropped here is sent again."""
+        """Process a chunk. A dropped chunk is sent again."""
         number, now = member.group.number, asyncio.get_running_loop().time()
         arrival = self._arrivals.get(number)
         if arrival is None:
@@ -59,7 +61,7 @@ class SnapshotReceiver:
             self._watch(member)
         arrival.at = now
         if any(known.offset == message.offset and known.snapshot == message.snapshot for known in arrival.queue):
-            if _next(member, [message]) is None:  # sent again, though those before it are missing: the sender does not know that
+            if _next(member, [message]) is None:  # a duplicate behind a gap: Raft tells the sender what is missing
                 self._core.step(member, message)
             return
         if arrival.queued + len(message.data) > QUEUED_BYTES_MAX:
@@ -69,7 +71,7 @@ class SnapshotReceiver:
         self._go_on(member, arrival)
 
     def keep(self, member: Member, chunks: Sequence[ChunkArrived]) -> None:
-        """The agreement has taken these."""
+        """Queue the chunks that Raft has accepted for writing."""
         arrival = self._arrivals.get(member.group.number)
         if arrival is not None and chunks:
             arrival.kept = [*arrival.kept, *chunks]
@@ -78,21 +80,21 @@ class SnapshotReceiver:
                 self._spawn(self._store_kept(member, arrival))
 
     async def take(self, number: int, snapshot: Snapshot) -> Scratch | None:
-        """All of it, to be closed; None when it is not all here."""
+        """Return the complete file, which the caller closes, or None."""
         arrival = self._arrivals.get(number)
         if arrival is None:
             return None
         await arrival.idle.wait()
-        if self._arrivals.get(number) is arrival:  # else the group has left, and may have come again
+        if self._arrivals.get(number) is arrival:  # else the replica was removed, and may exist again
             del self._arrivals[number]
-        file, arrival.file = arrival.file, None  # it is closed by whoever has it
+        file, arrival.file = arrival.file, None  # the caller closes it
         if file is None or (arrival.snapshot == snapshot and file.size == snapshot.size):
             return file
         file.close()
         return None
 
     def forget(self, number: int) -> None:
-        """The group has no replica here any more."""
+        """Drop the incoming snapshot of a removed replica."""
         arrival = self._arrivals.pop(number, None)
         if arrival is not None:
             self._spawn(_closed(arrival))
@@ -118,9 +120,9 @@ class SnapshotReceiver:
             arrival.queue.remove(message)
             arrival.queued -= len(message.data)
             self._core.step(member, message)
-            asyncio.get_running_loop().call_soon(self._go_on, member, arrival)  # if the agreement did not take it
+            asyncio.get_running_loop().call_soon(self._go_on, member, arrival)  # continues if Raft ignored it
         elif arrival.file is None and not arrival.queue and self._arrivals.get(member.group.number) is arrival:
-            del self._arrivals[member.group.number]  # it took none, or they could not be kept
+            del self._arrivals[member.group.number]  # no chunk was accepted, or the file could not be written
 
     async def _store_kept(self, member: Member, arrival: _Arrival) -> None:
         try:
@@ -144,7 +146,7 @@ class SnapshotReceiver:
         arrival.file.append(chunk.data)
 
     def _drop(self, arrival: _Arrival) -> None:
-        """It begins anew, if it is still sent."""
+        """Discard the transfer; the sender may start over."""
         if arrival.file is not None:
             arrival.file.close()
         arrival.file = None
@@ -168,7 +170,7 @@ class SnapshotReceiver:
 
 
 def _next(member: Member, queue: Sequence[SnapshotChunk]) -> SnapshotChunk | None:
-    """A chunk that the agreement can take, or that it has to say something to; None when those before the next one are still to come."""
+    """Return a chunk that Raft can accept or must answer, or None while earlier chunks are missing."""
     incoming = member.raft.incoming
     if incoming is None:
         return min(queue, key=lambda message: message.offset, default=None)

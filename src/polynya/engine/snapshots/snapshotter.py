@@ -1,4 +1,4 @@
-"""Group snapshots, triggered by journal bytes, and the release of journal segments that nothing needs any more (F12)."""
+"""Write group snapshots, triggered by journal bytes, and release the journal segments that recovery does not need."""
 
 from __future__ import annotations
 
@@ -24,21 +24,20 @@ from polynya.wal.snapshots import SnapshotLink, SnapshotStore
 from polynya.wire.pack import is_intact
 
 PACE_SECONDS = 0.02  # between two groups
-KEEP_BYTES = 256 << 20  # of journal: hot batches that lie deeper are copied forward, so that they do not hold old segments
+KEEP_BYTES = 256 << 20  # of journal: older hot batches are copied forward, so that they do not pin old segments
 COPY_BYTES = 1 << 20  # of payload in one turn
-PATIENCE = 25  # questions whether a round is due that a failed round puts the next one off
-SMALL_STREAMS = 256  # a group of so few, whose snapshots …
-SMALL_BYTES = 64 << 10  # … have so few bytes, is written as a base: nothing to merge, nothing that takes long
+PATIENCE = 25  # calls of `due` that are skipped after a failed round
+SMALL_STREAMS = 256  # a group with at most this many streams …
+SMALL_BYTES = 64 << 10  # … and this many snapshot bytes is written whole: fast, and there is nothing to merge
 _LOST = frozenset((errno.EIO, errno.ENOENT))
 log = logging.getLogger("polynya.snapshots")
 
 
 class Snapshotter:
-    """Writes what changed of each group in turn, and merges; a segment goes when recovery from the snapshots on the disk reads nothing in it.
+    """Snapshots the changes of each group in turn, merges parts, and releases segments.
 
-    What such a recovery reads of a group: the hot batches that the snapshots on the disk name (not those of today's machine, which may
-    be in packs by now), and all entries behind them. Where a group has other members, some entries before stay too, for those that lag.
-    """
+    Recovery of a group reads the hot batches that its snapshots on disk refer to, and all entries behind them. The machine's current
+    batches do not matter; they may be in packs by now. A replicated group keeps some earlier entries for followers that lag."""
 
     def __init__(
         self,
@@ -48,34 +47,34 @@ class Snapshotter:
         every_bytes: int,
         chains: dict[int, SnapshotChain] | None = None,
     ) -> None:
-        """`chains`: what is on the disk; it is kept up to date here."""
+        """`chains`: the snapshots on disk; this class updates it."""
         self.count = 0
         self.bytes = 0
         self.folded = 0
-        self.covered_ms = 0  # what any group logged before this log time is in a snapshot
+        self.covered_ms = 0  # every entry logged before this log time is in a snapshot
         self.lock = asyncio.Lock()  # held for a round
-        self.encoding = asyncio.Lock()  # held by whoever takes a machine's changes, until they are encoded
+        self.encoding = asyncio.Lock()  # held from taking a machine's changes until they are encoded
         self._core = core
         self._replicated = core if isinstance(core, ReplicatedEngine) else None
         self._store = store
-        self.faulted: Container[int] = ()  # streams whose batches stay where they are in the journal
+        self.faulted: Container[int] = ()  # streams whose batches keep their place in the journal
         self.fold: Callable[[SnapshotStore, Sequence[Job]], Awaitable[None]] = fold_beside
         self._every_bytes = every_bytes
         self._keep_bytes = KEEP_BYTES
         self._small_streams = SMALL_STREAMS
         self._written_at = core.journal.position
         self._chains = {} if chains is None else chains
-        self._floors: dict[int, int] = {}  # the lowest place that a recovery of the group reads
+        self._floors: dict[int, int] = {}  # the lowest place that recovery of the group reads
         self._running = False
         self._wanted = False
         self._patience = 0
 
     def want(self) -> None:
-        """Releases of objects wait for the snapshots to contain them."""
+        """Request a round; object deletions wait until a snapshot contains them."""
         self._wanted = True
 
     def due(self) -> bool:
-        """Asked now and then."""
+        """Return True if a round is due; polled regularly."""
         if self._running:
             return False
         if self._patience:
@@ -84,8 +83,9 @@ class Snapshotter:
         return self._wanted or self._core.journal.bytes_between(self._written_at, self._core.journal.position) >= self._every_bytes
 
     async def run(self, now_ms: int, pace_seconds: float = PACE_SECONDS) -> None:
-        """Snapshot every group that changed, then release. `now_ms` is the log time. Raises DiskFull, Unavailable, OSError; then it is due
-        again after a while."""
+        """Snapshot every group that changed, then release segments. `now_ms` is the log time.
+
+        Raises DiskFull, Unavailable or OSError; then the round is retried later."""
         self._running = True
         self._patience = PATIENCE
         wanted, self._wanted = self._wanted, False
@@ -104,12 +104,12 @@ class Snapshotter:
             self._running = False
 
     async def look(self) -> None:
-        """What somebody deleted is written anew, with the next round: all that it said is here."""
+        """Find deleted snapshot files, and rewrite those groups in the next round: their state is in memory."""
         async with self.lock:
             chains = {number: chain.links for number, chain in self._chains.items()}
             try:
                 missing = await asyncio.to_thread(self._store.missing, chains)
-            except OSError:  # nobody may look; or the disk fails, which the next write says
+            except OSError:  # no permission, or a failing disk, which the next write reports
                 return
             for number in missing:
                 del self._chains[number]
@@ -120,25 +120,25 @@ class Snapshotter:
             self.want()
 
     async def doubt(self, number: int) -> None:
-        """What the disk has of a group could not be read: what is damaged is written anew, with the next round."""
+        """Check a group's files after a read error; damaged ones are rewritten in the next round."""
         async with self.lock:
             group = self._core.shard.groups.get(number)
             if group is not None and number in self._chains and not await self._is_damaged(number):
                 await self._copy_damaged(group)
 
     async def write_installed(self, group: Group) -> SnapshotChain:
-        """A snapshot of a machine that is to take the place of the group's: `group` is not the one that is at work. With the lock held."""
+        """Write a snapshot of a machine that is about to replace the group's; `group` is not the live one. The caller holds the lock."""
         return await self._write(group, whole=True, unapplied=self._core.journal.settled)
 
     def forget(self, number: int) -> None:
-        """The group has no replica here any more. With the lock held."""
+        """Forget a group whose replica was removed. The caller holds the lock."""
         self._chains.pop(number, None)
         self._floors.pop(number, None)
 
     async def _round(self, pace_seconds: float) -> None:
         await self._copy_forward()
-        await self._core.wait_applied()  # what was stamped before now is in the machines
-        for number, group in list(self._core.shard.groups.items()):  # others may come meanwhile; none goes
+        await self._core.wait_applied()  # so that every entry with an earlier timestamp is applied
+        for number, group in list(self._core.shard.groups.items()):  # groups may be added meanwhile; none is removed
             await self._one(number, group)
             await asyncio.sleep(pace_seconds)
         if self._replicated is not None:
@@ -146,7 +146,7 @@ class Snapshotter:
         await asyncio.to_thread(self._core.journal.release, self._floor() >> 32)
 
     def _floor(self) -> int:
-        """The lowest place that any recovery reads; of a group that came during the round, where its log begins."""
+        """Return the lowest place that any recovery reads. A group added during the round counts from where its log begins."""
         came = [number for number in self._core.shard.groups if number not in self._floors]
         floors = [*self._floors.values(), *(self._replicated.floor_of(number) for number in came if self._replicated is not None)]
         return min(floors, default=self._core.journal.position)
@@ -155,7 +155,7 @@ class Snapshotter:
         floor = self._core.applied_place if isinstance(self._core, StandaloneEngine) else 0
         chain = self._chains.get(number)
         if chain is None or chain.index != group.applied_index or group.machine.changes:
-            # On nothing: what has no other index than the one before it, and what is most of the state.
+            # Write the whole state when the index has not advanced, or when most streams changed.
             whole = chain is None or chain.index in (0, group.applied_index)
             whole = whole or 2 * len(group.machine.changes.streams) > group.machine.count
             chain = await self._write(group, whole=whole, unapplied=self._unapplied_floor(number))
@@ -168,11 +168,11 @@ class Snapshotter:
         self._floors[number] = floor if chain.needed is None else min(floor, chain.needed)
 
     def _unapplied_floor(self, number: int) -> int:
-        """What is applied to the group from now on lies behind it."""
+        """Return a lower bound of the places of entries that are applied from now on."""
         return self._core.applied_place if isinstance(self._core, StandaloneEngine) else self._core.floor_of(number, unapplied=True)
 
     async def _write(self, group: Group, *, whole: bool, unapplied: int) -> SnapshotChain:
-        """Of the machine's hot batches no place is missed: those that the snapshot names were there before, or lie behind `unapplied`."""
+        """Write a snapshot. `unapplied` bounds the places of hot batches that are added meanwhile."""
         chain, number, machine, store = self._chains.get(group.number), group.number, group.machine, self._store
         before: tuple[SnapshotLink, ...] = ()
         write: Callable[[], SnapshotLink]
@@ -187,7 +187,7 @@ class Snapshotter:
                 before = () if whole or chain is None else chain.links
                 changes, base = delta.changes, before[-1].index if before else 0
                 write = partial(store.write_delta, number, delta.term, delta.index, delta.body, base)
-        needed, hot_bytes = lowest if machine.hot else None, hot_bytes_of(machine)  # at this moment, as the body is
+        needed, hot_bytes = lowest if machine.hot else None, hot_bytes_of(machine)  # at the same moment as the body
         try:
             link = await asyncio.to_thread(write)
         except BaseException:
@@ -199,7 +199,7 @@ class Snapshotter:
         return chain
 
     async def _merge(self) -> None:
-        """Parts of snapshots, where there are many. It is only tidiness: what fails is tried again with the next round."""
+        """Merge parts of long chains. A failure is harmless and is retried in the next round."""
         jobs = [(number, count) for number, chain in self._chains.items() if (count := due(chain.links))]
         if not jobs:
             return
@@ -217,7 +217,7 @@ class Snapshotter:
                 self._replicated.snapshotted(number, chain.index, chain.transfer, keep_from=self._written_at)
 
     async def _is_damaged(self, number: int) -> bool:
-        """Whether the group's chain cannot be read: then it begins anew, since no start would go on from it."""
+        """Return True if the group's chain is unreadable; it is then discarded and rewritten, since recovery would fail."""
         try:
             await asyncio.to_thread(self._store.check, number)
         except (CorruptData, OSError) as fault:
@@ -230,10 +230,10 @@ class Snapshotter:
         return False
 
     async def _copy_damaged(self, group: Group) -> None:
-        """Hot batches that the journal has no more as they were."""
+        """Write the hot batches that are damaged in the journal again."""
         hot = [(batch, stream.uid) for stream, batches in group.machine.flush_candidates() for batch in batches]
         lost = await asyncio.to_thread(lambda: [(batch, uid) for batch, uid in hot if not is_there(self._core.journal, batch.place, uid)])
-        lost = [(batch, uid) for batch, uid in lost if is_intact(batch)]  # what is damaged here too would only look as if it were there
+        lost = [(batch, uid) for batch, uid in lost if is_intact(batch)]  # a copy of a corrupt batch would look intact
         if lost:
             log.error("appends cannot be read from the journal any more: they are written again", extra={"group": group.number})
             group.machine.changes.streams.update(uid for _, uid in lost)
@@ -242,7 +242,7 @@ class Snapshotter:
             self.want()
 
     async def _copy_forward(self) -> None:
-        """Hot batches of quiet streams must not hold the whole journal."""
+        """Copy old hot batches of quiet streams forward, so that they do not pin the journal."""
         below = self._deep_below()
         for number, group in list(self._core.shard.groups.items()):
             old = await self._deep(group.machine, below)
@@ -250,7 +250,7 @@ class Snapshotter:
                 await self._core.copy_forward(number, some)
 
     async def _deep(self, machine: Machine, below: int) -> list[HotBatch]:
-        """Their streams will be in the next snapshot: they name other places. A batch that is damaged in memory stays where the journal has it."""
+        """Return old batches, and mark their streams as changed. A batch that is corrupt in memory stays: the journal may be intact."""
         old: list[HotBatch] = []
         for number, (stream, hot) in enumerate(list(machine.flush_candidates())):
             deep = [] if stream.uid in self.faulted else [batch for batch in hot if batch.place >> 32 < below and is_intact(batch)]
@@ -262,7 +262,7 @@ class Snapshotter:
         return old
 
     def _deep_below(self) -> int:
-        """The first segment that is not deeper in the journal than `keep_bytes`."""
+        """Return the first segment within the last `keep_bytes` of the journal."""
         kept = 0
         segments = self._core.journal.segments()
         for number, size in reversed(segments):
@@ -273,7 +273,7 @@ class Snapshotter:
 
 
 def is_there(journal: Journal, place: int, uid: int) -> bool:
-    """Whether a hot batch of the stream can be read at the place."""
+    """Return True if the stream's hot batch can be read at the place."""
     try:
         payload_at(journal, place, uid)
     except CorruptData:
@@ -284,7 +284,7 @@ def is_there(journal: Journal, place: int, uid: int) -> bool:
 
 
 def portions(batches: list[HotBatch]) -> Iterator[list[HotBatch]]:
-    """So many at a time as one turn may copy."""
+    """Split the batches into portions that one turn may copy."""
     some: list[HotBatch] = []
     size = 0
     for batch in batches:

@@ -1,5 +1,7 @@
-"""A group's snapshot as it travels to a member that is far behind: the bodies of its chain, and the hot payload that these leave in the journal
-(docs/formats/snapshots.md, Transfer). Both ends keep it in a file: what they have in memory at a time does not grow with it.
+"""The transfer format of a group's snapshot for a member that is far behind (docs/formats/snapshots.md, Transfer).
+
+A transfer has the bodies of the chain and the hot payload that these leave in the journal. Both ends keep it in a file, so memory use does
+not grow with its size.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _HOT = Struct("<QI")  # place in the sender's journal, length
 
 
 def pack_transfer(links: Sequence[SnapshotLink], store: SnapshotStore, journal: Journal, into: Scratch) -> None:
-    """Raises CorruptData or OSError when the snapshot, or a payload, is there no more, DiskFull. For a thread."""
+    """Write a chain's transfer into a file, in a thread. Raises CorruptData or OSError when a part is missing or damaged, and DiskFull."""
     into.append(transfer_head(links))
     for link in links:
         crc = 0
@@ -45,7 +47,9 @@ def pack_transfer(links: Sequence[SnapshotLink], store: SnapshotStore, journal: 
 
 
 def unpack_transfer(data: Scratch, identity: int) -> Machine:
-    """The machine, with all its payload; the places in it are the sender's. Raises CorruptData, OSError. For a thread."""
+    """Return the machine with all its payload; its places are the sender's. Runs in a thread.
+
+    Raises CorruptData or OSError."""
     try:
         machine = _of_the_first_clusters(data, identity)
         machine = _of_a_chain(data, identity) if machine is None else machine
@@ -69,7 +73,7 @@ def _of_a_chain(data: Scratch, identity: int) -> Machine:
 
 
 def _of_the_first_clusters(data: Scratch, identity: int) -> Machine | None:
-    """What a node sends whose release knows no chains: one body, whose CRC is the identity, and payload in any order. None: it is not that."""
+    """Decode the older format: one body, whose CRC is the identity, and payload in any order. Return None for the current format."""
     (length,) = _BODY.unpack(data.read(0, _BODY.size))
     at = _BODY.size + length
     if at > data.size or crc32c(body := data.read(_BODY.size, length)) != identity:
@@ -89,7 +93,7 @@ def _of_the_first_clusters(data: Scratch, identity: int) -> Machine | None:
 
 
 class _Payloads:
-    """Hot payload, in the order in which it was packed."""
+    """Reads hot payload in the order in which it was packed."""
 
     def __init__(self, data: Scratch, at: int) -> None:
         self._data, self._at = data, at
@@ -115,12 +119,12 @@ def _merged(data: Scratch, at: int, links: Sequence[SnapshotLink]) -> bytes:
 
 
 def payload_at(journal: Journal, place: int, uid: int) -> bytes:
-    """Of the hot batch at a place. Raises CorruptData."""
+    """Return the payload of the hot batch at a place. Raises CorruptData."""
     return batch_at(journal, place, uid).payload
 
 
 def batch_at(journal: Journal, place: int, uid: int) -> Batch:
-    """The batch that an entry brought, which may be one of those in a bundle. Raises CorruptData."""
+    """Return the batch of the entry, or bundled command, at a place. Raises CorruptData."""
     entry = journal.read_entry(place, within=BUNDLE_COMMANDS_MAX)
     command = decode_part(entry.payload, place - entry.place)
     batch = command.batch if isinstance(command, Append | Create) else None
