@@ -1,15 +1,15 @@
-"""Who may do what: principals, what they are granted, how much of it, and how they prove who they are.
+"""Access control: credentials, principals, their grants and their limits.
 
-A request carries a bearer credential: a token of this node, or a JWT of the configured issuer. `guard.Access` turns it into a `Principal`,
-whose grants say which verbs it may use on which streams, and whose meter says how much is left of its limits. Tokens live in one file of
-the data folder (`store`), hashed; every core looks at that file four times a second, so that a revoked token is refused everywhere within
-that time. The decision and what was rejected: docs/decisions/0007-where-tokens-live.md.
+A request carries a bearer credential: a token of this node, or a JWT of the configured issuer. `authenticator.Access` resolves it to a
+`Principal`. Its grants list the allowed verbs and streams; its meter tracks the rest of its limits. Tokens are stored hashed in one file of
+the data folder (`token_file`). Every core checks that file four times a second, which bounds the delay of a revocation. For the decision
+and its alternatives, see docs/decisions/0007-where-tokens-live.md.
 
 Invariants:
 
-* A secret is never stored, logged or answered after it was made: the file has its SHA-256, which is enough for 256 random bits.
-* A principal never changes. When the file does, it dies (`alive` is false) and the next request makes another one.
-* Grants are prefixes of canonical names, so that no spelling of a name leads around them.
+* A secret is never stored or logged, and is returned only on creation. The file holds its SHA-256, enough for 256 random bits.
+* A principal is immutable. When the file changes, it is invalidated (`alive` is false) and the next request creates another.
+* Grants are prefixes of canonical names, so no spelling of a name bypasses them.
 """
 
 from polynya.access.authenticator import Access, Denied, KeysUnknown

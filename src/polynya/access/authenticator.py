@@ -1,4 +1,4 @@
-"""From the bytes of a credential to a principal, and from a changed file of tokens to principals that are no more."""
+"""Resolve credentials to principals, and invalidate principals when the token file changes."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ log = logging.getLogger("polynya.access")
 
 _FOREVER = float("inf")
 Report = dict[str, tuple[int, int, int]]
-"""Principal id -> requests and bytes let through since the last one, and connections that are open now."""
+"""Principal id -> (requests, bytes) admitted since the last report, and connections open now."""
 
 
 class Denied(Exception):
-    """The credential proves nothing; the message says why, without repeating it."""
+    """The credential is invalid; the message has the reason and never the credential."""
 
 
 class KeysUnknown(Denied):
-    """It may prove something once the issuer's keys are read again: `await Access.refresh()`, then ask once more."""
+    """The JWT's key is unknown. Fresh issuer keys may help: `await Access.refresh()`, then retry."""
 
 
 class AccessCounters:
     __slots__ = ("denied", "forbidden", "limited", "proven")
 
     def __init__(self) -> None:
-        self.proven = 0  # credentials looked at for the first time
-        self.denied = 0  # requests without a valid one
-        self.forbidden = 0  # requests beyond what the principal is granted
-        self.limited = 0  # requests over a principal's limits
+        self.proven = 0  # credentials verified and then cached
+        self.denied = 0  # requests without a valid credential
+        self.forbidden = 0  # requests beyond the principal's grants
+        self.limited = 0  # requests over the principal's limits
 
 
 class Access:
-    """One per core. `defaults` are the limits of callers that have none of their own. Call `tick` a few times a second."""
+    """The authenticator of one core. `defaults` are the limits of principals without their own. Call `tick` a few times a second."""
 
     def __init__(
         self,
@@ -54,8 +54,8 @@ class Access:
     ) -> None:
         self.counters = AccessCounters()
         self.issuer = issuer
-        self.on_deaths: list[Callable[[], None]] = []  # called after principals died: what stands on them must be let go
-        self.on_settle: list[Callable[[], None]] = []  # called when it is time to count what is counted late
+        self.on_deaths: list[Callable[[], None]] = []  # called after principals were invalidated, to end their requests
+        self.on_settle: list[Callable[[], None]] = []  # called to charge bytes that are counted late
         self.now = clock
         self._tokens = tokens
         self._defaults = defaults
@@ -72,12 +72,12 @@ class Access:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody can get in."""
+        """Return True if no credential can be valid."""
         now_ms = self.wall_ms()
         return self.issuer is None and not any(record.state(now_ms) == "active" for record in self._records.values())
 
     def identify(self, credential: str) -> Principal:
-        """What a credential proves. Raises `Denied`, and of those `KeysUnknown` where fresh keys may help."""
+        """Return the principal of a credential. Raise `Denied`, or `KeysUnknown` if fresh keys may help."""
         known = self._proven.get(credential)
         if known is not None and known.alive and (known.expires_ms is None or self.wall_ms() < known.expires_ms):
             return known
@@ -87,7 +87,7 @@ class Access:
         parts = split_token(credential)
         principal = self._of_token(*parts) if parts is not None else self._of_jwt(credential)
         if len(self._proven) >= CREDENTIALS_KEPT_MAX:
-            self._proven.clear()  # those who hold principals keep them, and they are found among the living
+            self._proven.clear()  # open requests keep their principals, which `_living` tracks
         self._proven[credential] = principal
         self._living.add(principal)
         if principal.expires_ms is not None:
@@ -95,11 +95,11 @@ class Access:
         return principal
 
     async def refresh(self) -> bool:
-        """Read the issuer's keys again, if that is not too soon; whether they were."""
+        """Read the issuer's keys again unless that is too soon. Return True if they were read."""
         return self.issuer is not None and self.issuer.may_refresh and await self.issuer.refresh()
 
     def tick(self) -> None:
-        """Notice what the file says now, and whose time is over."""
+        """Reload a changed token file and invalidate expired principals."""
         stamp = self._tokens.stamp()
         if stamp != self._stamp:
             self._reload(stamp)
@@ -107,28 +107,28 @@ class Access:
             self._bury()
 
     def reload(self) -> None:
-        """Look at once: this process has just changed the file."""
+        """Reload now: this process has just changed the file."""
         self._reload(self._tokens.stamp())
 
     @property
     def has_meters(self) -> bool:
-        """Whether any limit has ever been in force on this core."""
+        """Return True if a limit was ever in force on this core."""
         return self._has_meters
 
     # --- limits over all cores -------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """A few times a second: count what went out since the last time without being counted one by one."""
+        """Charge the bytes sent since the last call; called a few times a second."""
         if self._has_meters:
             for count in self.on_settle:
                 count()
 
     def report(self) -> Report:
-        """What the other cores have to know since the last report."""
+        """Return the usage since the last report, for the other cores."""
         return {key: (*meter.drain(), meter.connections) for key, meter in self._meters.items()}
 
     def hear(self, core: int, report: Report) -> None:
-        """Another core's report."""
+        """Charge the usage that another core reported."""
         for key, meter in self._meters.items():
             requests, size, connections = report.get(key, (0, 0, 0))
             meter.spend(requests, size)
@@ -177,7 +177,7 @@ class Access:
         )
 
     def _meter(self, key: str, limits: Limits) -> Meter | None:
-        """All credentials of one principal share a meter."""
+        """Return the meter that all credentials of one principal share, or None without limits."""
         if not (limits.requests_per_second or limits.bytes_per_second or limits.connections):
             return None
         known = self._meters.get(key)
@@ -189,7 +189,7 @@ class Access:
     # --- changes ---------------------------------------------------------------------------------------------------------------
 
     def _reload(self, stamp: Stamp | None) -> None:
-        """A file that cannot be read changes nothing, and is looked at again: somebody is about to mend it."""
+        """Reload the file. An unreadable file changes nothing and is retried."""
         try:
             found = self._tokens.load()
         except ConfigError as error:
@@ -206,7 +206,7 @@ class Access:
         self._bury()
 
     def _bury(self) -> None:
-        """Let go of those who are no more, and of those whose time is over."""
+        """Drop invalidated and expired principals, and notify `on_deaths`."""
         now_ms = self.wall_ms()
         self._next_expiry = _FOREVER
         dead = False
@@ -228,5 +228,5 @@ class Access:
 
 
 def _merged(own: Limits, defaults: Limits) -> Limits:
-    """The defaults where a token says nothing."""
+    """Return the token's own limits, with defaults for those it lacks."""
     return Limits(**{name: getattr(own, name) or getattr(defaults, name) for name in Limits.__struct_fields__})

@@ -1,4 +1,4 @@
-"""Verbs, scopes and principals: what a caller may do. Pure."""
+"""Verbs, scopes and principals: the permissions of a caller. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from polynya.base.names import BadName, canonical_prefix
 
 
 class Verb:
-    """The words of scopes."""
+    """The verbs of scopes."""
 
     READ = "read"
     APPEND = "append"
@@ -38,19 +38,19 @@ _WITHOUT_PREFIX = frozenset((Verb.METRICS, Verb.ADMIN))
 
 
 class BadScope(ValueError):
-    """The text is no scope; the message says why."""
+    """The text is not a valid scope; the message has the reason."""
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """Verbs, on all streams whose canonical name begins with `prefix`."""
+    """Verbs allowed on all streams whose canonical name begins with `prefix`."""
 
     verbs: frozenset[str]
     prefix: str = ""
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Of one principal on the node; 0 is none. `bytes_per_second` counts bodies in both directions; `streams` counts those under its
-    prefixes, whoever made them."""
+    """Limits of one principal on the node; 0 is unlimited.
+    `bytes_per_second` counts bodies in both directions. `streams` counts all streams under its prefixes, whatever their creator."""
 
     requests_per_second: float = 0
     bytes_per_second: int = 0
@@ -62,7 +62,7 @@ NO_LIMITS = Limits()
 
 
 class Proven(msgspec.Struct, frozen=True):
-    """What a valid JWT says. `issued_ms` is 0 when it does not say when."""
+    """The claims of a valid JWT. `issued_ms` is 0 without `iat`."""
 
     subject: str
     grants: tuple[Grant, ...]
@@ -72,38 +72,39 @@ class Proven(msgspec.Struct, frozen=True):
 
 
 class Principal(msgspec.Struct, eq=False, kw_only=True, weakref=True):
-    """A caller that has proven who it is. `expires_ms` is wall time. Only `alive` changes: it turns false for ever."""
+    """An authenticated caller. `expires_ms` is wall time. Only `alive` changes, once, to false."""
 
     id: str
-    name: str  # for people: in the audit log
+    name: str  # shown in the audit log
     grants: tuple[Grant, ...]
     expires_ms: int | None = None
     limits: Limits = NO_LIMITS
     meter: Meter | None = None
     alive: bool = True
-    jwt: Proven | None = None  # by which it came, if not by a token of ours
+    jwt: Proven | None = None  # the JWT that authenticated it, else None
 
     @property
     def is_admin(self) -> bool:
         return any(Verb.ADMIN in grant.verbs for grant in self.grants)
 
     def may(self, verb: str, name: str) -> bool:
-        """`name` is canonical; a prefix of names stands for all that begin with it."""
+        """Return True if the verb is allowed on a canonical name, or on all names with a prefix."""
         return any((verb in grant.verbs and name.startswith(grant.prefix)) or Verb.ADMIN in grant.verbs for grant in self.grants)
 
     def may_somewhere(self, verb: str) -> bool:
         return any(verb in grant.verbs or Verb.ADMIN in grant.verbs for grant in self.grants)
 
     def prefixes(self, verb: str) -> list[str]:
-        """The prefixes under which it may, none of them within another; [""] is everywhere."""
+        """Return the disjoint prefixes under which the verb is allowed; [""] is everywhere."""
         found = sorted({"" if Verb.ADMIN in grant.verbs else grant.prefix for grant in self.grants if grant.verbs & {verb, Verb.ADMIN}})
         return [prefix for prefix in found if not any(prefix != other and prefix.startswith(other) for other in found)]
 
 
 def parse_scope(text: str) -> Grant:
-    """`VERB[,VERB…][:PREFIX]`, such as `read,append:orders/`. A prefix is spelled as under `/v1/stream/`; none is all streams.
+    """Parse `VERB[,VERB…][:PREFIX]`, such as `read,append:orders/`. A prefix is spelled as under `/v1/stream/`; none means all streams.
 
-    `all` is every verb but those without a prefix. Raises `BadScope`."""
+    `all` is every verb except those without a prefix. Raise `BadScope`.
+    """
     words, colon, prefix = text.strip().partition(":")
     verbs = frozenset(word.strip().lower() for word in words.split(",") if word.strip())
     if "all" in verbs:
@@ -123,7 +124,7 @@ def parse_scope(text: str) -> Grant:
 
 
 def parse_scopes(texts: Iterable[str]) -> tuple[Grant, ...]:
-    """Raises `BadScope`, also for none and for too many."""
+    """Parse scopes. Raise `BadScope`, also for none and for too many."""
     grants = tuple(parse_scope(text) for text in texts)
     if not grants:
         raise BadScope("a token needs at least one scope, such as read,append:orders/")
@@ -133,7 +134,7 @@ def parse_scopes(texts: Iterable[str]) -> tuple[Grant, ...]:
 
 
 def check_name(name: str) -> str:
-    """A token's name for people. Raises `BadScope`."""
+    """Return a valid token name. Raise `BadScope`."""
     if not name or len(name.encode()) > TOKEN_NAME_BYTES_MAX or not name.isprintable():
         raise BadScope(f"a token's name has 1 to {TOKEN_NAME_BYTES_MAX} bytes, all printable")
     return name

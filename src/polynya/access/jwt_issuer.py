@@ -1,4 +1,4 @@
-"""JWTs of one issuer: its keys, from a file or a URL, and what makes a token of it a principal (RFC 7519, RFC 7517, RFC 8725)."""
+"""JWTs of one issuer: its keys, from a file or a URL, and the mapping of claims to grants (RFC 7519, RFC 7517, RFC 8725)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from polynya.base.limits import JWKS_BYTES_MAX, TOKEN_SCOPES_MAX
 
 log = logging.getLogger("polynya.access")
 
-LEEWAY_SECONDS = 30  # between the issuer's clock and ours
-REFRESH_SECONDS = 300.0  # keys that an issuer withdrew are used no longer than this
-RETRY_SECONDS = 10.0  # between two fetches for the sake of a key that is not known
+LEEWAY_SECONDS = 30  # clock skew allowed between the issuer and this node
+REFRESH_SECONDS = 300.0  # upper bound on the use of a withdrawn key
+RETRY_SECONDS = 10.0  # minimum interval of fetches for unknown keys
 FETCH_SECONDS = 5.0
 _FAMILIES: dict[
     tuple[Any, Any], tuple[str, ...]
-] = {  # no symmetric algorithm, and no `none`: a public key must not be taken for a secret (RFC 8725 3.1)
+] = {  # no symmetric algorithm and no `none`: a public key must not serve as a secret (RFC 8725 3.1)
     ("RSA", None): ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     ("EC", "P-256"): ("ES256",),
     ("EC", "P-384"): ("ES384",),
@@ -32,15 +32,15 @@ _FAMILIES: dict[
 
 
 class BadJwt(ValueError):
-    """The JWT proves nothing; the message says why."""
+    """The JWT is invalid; the message has the reason."""
 
 
 class KeyUnknown(BadJwt):
-    """It is signed with a key that is not known, or not yet."""
+    """The JWT's signing key is not among the known keys."""
 
 
 class Expected(msgspec.Struct, frozen=True):
-    """What a JWT must say to be taken. `claim` holds the scopes, as text with spaces or as a list."""
+    """The required claims of a JWT. `claim` names the scopes: text with spaces, or a list."""
 
     issuer: str
     audience: str
@@ -49,13 +49,13 @@ class Expected(msgspec.Struct, frozen=True):
 
 
 class Issuer:
-    """`source` of its keys is a file or an http(s) URL."""
+    """An issuer of JWTs. `source` of its keys is a file or an http(s) URL."""
 
     def __init__(self, expected: Expected, source: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._expected, self._source = expected, source
         self._clock = clock
         self._keys: dict[tuple[str | None, str], Any] = {}
-        self._fetched = float("-inf")  # when the keys were last asked for
+        self._fetched = float("-inf")  # time of the last fetch
         self._refreshing = asyncio.Lock()
 
     @property
@@ -64,7 +64,7 @@ class Issuer:
 
     @property
     def may_refresh(self) -> bool:
-        """Whether the keys may be asked for again: not each forged key id is worth a request to the issuer."""
+        """Return True if the keys may be fetched again. The rate limit keeps forged key ids from flooding the issuer."""
         return self._refreshing.locked() or self._is_old(RETRY_SECONDS)
 
     @property
@@ -72,10 +72,10 @@ class Issuer:
         return self._is_old(REFRESH_SECONDS)
 
     async def refresh(self) -> bool:
-        """Read the keys anew, once for all who wait for them; whether that succeeded. The known ones stay when it did not."""
+        """Fetch the keys, shared by concurrent callers. Return True on success; a failure keeps the known keys."""
         async with self._refreshing:
             if not self._is_old(RETRY_SECONDS):
-                return self.has_keys  # somebody else has just done it
+                return self.has_keys  # a concurrent call fetched them
             self._fetched = self._clock()
             return await self._read_keys()
 
@@ -83,13 +83,13 @@ class Issuer:
         try:
             data = await self._fetch() if "://" in self._source else _read(self._source)
             self._keys = _keys_of(data)
-        except Exception as fault:  # noqa: BLE001 (an issuer that is away, or answers nonsense, must not take the node down)
+        except Exception as fault:  # noqa: BLE001 (an unreachable or faulty issuer must not take the node down)
             log.warning("the issuer's keys could not be read", extra={"source": self._source, "error": f"{type(fault).__name__}: {fault}"})
             return False
         return True
 
     def prove(self, text: str) -> Proven:
-        """Raises `BadJwt`, and of those `KeyUnknown` when fresh keys may help."""
+        """Verify a JWT. Raise `BadJwt`, or `KeyUnknown` if fresh keys may help."""
         import jwt
 
         try:
@@ -111,7 +111,7 @@ class Issuer:
             raise error if isinstance(error, BadJwt) else BadJwt(f"the JWT is not valid here: {error}") from None
 
     def _proven(self, claims: dict[str, Any]) -> Proven:
-        """Raises `BadJwt`, and ValueError, TypeError and OverflowError where a time is no number."""
+        """Return the verified claims. Raise `BadJwt`, or ValueError, TypeError or OverflowError for a malformed time."""
         expires, issued = int(claims["exp"]), claims.get("iat")
         lifetime = expires - (time.time() + LEEWAY_SECONDS if issued is None else float(issued))
         if not lifetime <= self._expected.lifetime_max:
@@ -161,7 +161,7 @@ def _read(source: str) -> bytes:
 
 
 def _keys_of(data: bytes) -> dict[tuple[str | None, str], Any]:
-    """Every key of the set that may sign, by its id and by each algorithm that it may be used with."""
+    """Return the set's verification keys by (key id, algorithm)."""
     import jwt
 
     keys: dict[tuple[str | None, str], Any] = {}
@@ -181,14 +181,14 @@ def _keys_of(data: bytes) -> dict[tuple[str | None, str], Any]:
 
 
 def _algorithms_of(row: dict[str, Any]) -> list[str]:
-    """The algorithms whose signatures a key may verify; none of a private key, or of one that is for something else."""
+    """Return the algorithms that a key may verify; none for private keys or other uses."""
     if row.get("use", "sig") != "sig" or "d" in row:
         return []
     return [each for each in _FAMILIES.get((row.get("kty"), row.get("crv")), ()) if row.get("alg", each) == each]
 
 
 def _grants(claim: object) -> tuple[Grant, ...]:
-    """Words that are no scopes of ours are others': `openid`, `profile`."""
+    """Return the grants of the claim. Foreign scopes such as `openid` are ignored."""
     words = (
         claim.split() if isinstance(claim, str) else [word for word in claim if isinstance(word, str)] if isinstance(claim, list) else []
     )

@@ -1,16 +1,16 @@
-"""How much of its limits a principal has left: token buckets, one of requests and one of bytes, on each core for the whole node.
+"""Rate limits of principals: one token bucket for requests and one for bytes, on each core for the whole node.
 
-Every core enforces the full limit and tells the others a few times a second what it has let through (`drain`, `spend`), so that a client
-on one connection gets all of its limit, and one that spreads over all cores overdraws by what passes between two reports at most.
+Every core enforces the full limit and reports its usage to the others a few times a second (`drain`, `spend`). A client on one connection
+gets its full limit. One that spreads over all cores can exceed it by the traffic between two reports.
 """
 
 from __future__ import annotations
 
-BURST_SECONDS = 1.0  # a bucket holds what so much time brings
+BURST_SECONDS = 1.0  # a bucket holds this much time's rate
 
 
 class Meter:
-    """Of one principal on one core. `now` is in seconds of a monotonic clock. A rate of 0 is no limit."""
+    """The meter of one principal on one core. `now` is in seconds of a monotonic clock. A rate of 0 is unlimited."""
 
     __slots__ = (
         "__weakref__", "_at", "_bytes", "_bytes_rate", "_let_bytes", "_let_requests", "_requests", "_requests_rate", "connections", "elsewhere"
@@ -22,8 +22,8 @@ class Meter:
         self._bytes = bytes_per_second * BURST_SECONDS
         self._at = now
         self._let_requests = self._let_bytes = 0  # since the last `drain`
-        self.connections = 0  # of this core
-        self.elsewhere: dict[int, int] = {}  # core -> connections there
+        self.connections = 0  # on this core
+        self.elsewhere: dict[int, int] = {}  # core -> its connections
 
     @property
     def rates(self) -> tuple[float, float]:
@@ -34,8 +34,9 @@ class Meter:
         return self._bytes_rate > 0
 
     def take(self, now: float, size: int, *, paced: bool = False) -> float:
-        """Let a request of `size` bytes through and return 0, or the seconds until one may be. The bucket of bytes may be overdrawn by
-        one request: the largest body must get through whatever the rate is. `paced`: its answer waits for the bytes itself (`owed`)."""
+        """Admit a request of `size` bytes and return 0, or return the seconds to wait.
+        One request may overdraw the byte bucket, so that the largest body passes at any rate. `paced`: the response itself waits for bytes
+        (`owed`)."""
         self._fill(now)
         wait = 0.0
         if self._requests_rate and self._requests < 1:
@@ -51,23 +52,23 @@ class Meter:
         return 0.0
 
     def charge(self, size: int) -> None:
-        """Bytes of an answer."""
+        """Charge the bytes of a response."""
         self._bytes -= size
         self._let_bytes += size
 
     def owed(self, now: float) -> float:
-        """Seconds until a byte more may be sent; 0 when it may be now."""
+        """Return the seconds until another byte may be sent, 0 for now."""
         self._fill(now)
         return (1 - self._bytes) / self._bytes_rate if self._bytes_rate and self._bytes <= 0 else 0.0
 
     def drain(self) -> tuple[int, int]:
-        """(requests, bytes) let through since the last call, to be told to the other cores."""
+        """Return (requests, bytes) admitted since the last call, for the other cores."""
         let = (self._let_requests, self._let_bytes)
         self._let_requests = self._let_bytes = 0
         return let
 
     def spend(self, requests: int, size: int) -> None:
-        """What another core has let through. Debt is bounded, so that a burst elsewhere cannot lock a client out for long."""
+        """Charge another core's usage. Request debt is bounded, so that a burst elsewhere cannot lock a client out for long."""
         self._requests = max(self._requests - requests, -self._requests_rate * BURST_SECONDS)
         self._bytes -= size
 

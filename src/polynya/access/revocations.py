@@ -1,4 +1,4 @@
-"""JWTs that are refused although their issuer signed them: by `jti`, or all that a `sub` was given up to a moment. Pure."""
+"""Revocation of validly signed JWTs: by `jti`, or all of a `sub` issued up to a moment. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from polynya.access.grants import BadScope, Proven
 from polynya.access.jwt_issuer import LEEWAY_SECONDS
 from polynya.base.limits import REVOKED_JWT_BYTES_MAX, REVOKED_JWTS_MAX
 
-KEPT_SECONDS_DEFAULT = 30 * 86_400  # an entry must outlive what it revokes, and no issuer of sense signs for longer
+KEPT_SECONDS_DEFAULT = 30 * 86_400  # an entry must outlive the JWTs that it revokes
 
 
 class RevokedJwt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """An entry as it rests: one of `jti` and `sub`. Times are in ms since 1970; after `expires_ms` it is forgotten."""
+    """A stored entry: either `jti` or `sub`. Times are in ms since 1970; the entry is dropped after `expires_ms`."""
 
     jti: str = ""
     sub: str = ""
@@ -23,7 +23,7 @@ class RevokedJwt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class UnwantedJwt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to revoke: the body of `POST /v1/admin/jwts`."""
+    """A request to revoke: the body of `POST /v1/admin/jwts`."""
 
     jti: str = ""
     sub: str = ""
@@ -31,7 +31,7 @@ class UnwantedJwt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Revocations:
-    """The entries, to be asked for each JWT that is proven."""
+    """The revocations in force, checked for each verified JWT."""
 
     def __init__(self, entries: Iterable[RevokedJwt] = ()) -> None:
         entries = tuple(entries)
@@ -39,7 +39,7 @@ class Revocations:
         self._subjects = {entry.sub: entry.revoked_ms for entry in entries if entry.sub}
 
     def refuse(self, proven: Proven) -> bool:
-        """A JWT without `iat` counts as an old one."""
+        """Return True if the JWT is revoked. One without `iat` counts as old."""
         if proven.jti and proven.jti in self._ids:
             return True
         revoked_ms = self._subjects.get(proven.subject)
@@ -47,7 +47,7 @@ class Revocations:
 
 
 def revoke(known: Iterable[RevokedJwt], unwanted: UnwantedJwt, now_ms: int) -> tuple[RevokedJwt, list[RevokedJwt]]:
-    """The new entry, and all that are in force with it. Raises `BadScope`."""
+    """Return the new entry, and all entries in force with it. Raise `BadScope`."""
     if bool(unwanted.jti) == bool(unwanted.sub):
         raise BadScope("a JWT is revoked by its 'jti', or all of a 'sub' are: name one of them")
     if len((unwanted.jti or unwanted.sub).encode()) > REVOKED_JWT_BYTES_MAX:

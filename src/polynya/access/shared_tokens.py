@@ -1,4 +1,4 @@
-"""Tokens that all nodes of a cluster know: how they lie in the meta group. Pure."""
+"""The encoding of a cluster's tokens in the meta group. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from polynya.access.token_file import AtRest, TokenRecord, jwt_key
 from polynya.base.errors import CorruptData
 from polynya.base.formats import FORMAT
 
-SCOPE = "access"  # in the meta group
+SCOPE = "access"  # scope in the meta group
 Changes = list[tuple[str, bytes | None]]
 
 
 def decode(values: Mapping[str, bytes]) -> AtRest:
-    """From what the meta group has. Raises CorruptData."""
+    """Decode the meta group's values. Raise CorruptData."""
     tokens, jwts = [], []
     try:
         for key in sorted(values):
@@ -30,12 +30,12 @@ def decode(values: Mapping[str, bytes]) -> AtRest:
 
 
 def encode(known: AtRest) -> dict[str, bytes]:
-    """As the meta group has it."""
+    """Encode tokens as meta group values."""
     values = {f"token/{record.id}": msgspec.json.encode(record) for record in known.tokens}
     return values | {jwt_key(entry): msgspec.json.encode(entry) for entry in known.revoked_jwts}
 
 
 def difference(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Changes:
-    """What makes the one of the other."""
+    """Return the changes from `before` to `after`."""
     changes: Changes = [(key, value) for key, value in after.items() if before.get(key) != value]
     return changes + [(key, None) for key in before if key not in after]

@@ -1,4 +1,4 @@
-"""The file of tokens: `access/tokens.json` in the data folder, read whole and replaced whole, by any process that may write there."""
+"""The token file: `access/tokens.json` in the data folder, read and replaced whole by any process with write access."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from polynya.files import make_folder, write_whole
 PREFIX = "polynya"
 FOLDER = "access"
 FILE = "tokens.json"
-KEPT_MS = 30 * 86_400_000  # how long an expired or revoked token is still listed
+KEPT_MS = 30 * 86_400_000  # expired and revoked tokens stay listed this long
 _OLDER = (
     "a scope with a prefix of one to three characters before its first slash, such as 'read:iot/', meant names in the bucket 'default' in it. "
     "Move the file away, and make its tokens again with 'polynya token create'"
@@ -34,11 +34,11 @@ Made = TypeVar("Made")
 
 
 class TokenRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A token as it rests. Times are in ms since 1970."""
+    """A stored token. Times are in ms since 1970."""
 
     id: str
     name: str
-    sha256: str  # of the secret's text, hexadecimal
+    sha256: str  # of the secret's text, in hexadecimal
     scopes: tuple[str, ...]
     created_ms: int
     expires_ms: int | None = None
@@ -46,14 +46,14 @@ class TokenRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     limits: Limits = NO_LIMITS
 
     def state(self, now_ms: int) -> str:
-        """`active`, `expired` or `revoked`."""
+        """Return `active`, `expired` or `revoked`."""
         if self.revoked_ms is not None:
             return "revoked"
         return "expired" if self.expires_ms is not None and now_ms >= self.expires_ms else "active"
 
 
 class AtRest(msgspec.Struct, frozen=True):
-    """The file."""
+    """The content of the token file."""
 
     version: int = FORMAT
     tokens: list[TokenRecord] = []
@@ -61,7 +61,7 @@ class AtRest(msgspec.Struct, frozen=True):
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a new token should be: the body of `POST /v1/admin/tokens`."""
+    """A request for a new token: the body of `POST /v1/admin/tokens`."""
 
     name: str
     scopes: list[str]
@@ -70,11 +70,11 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class NoToken(LookupError):
-    """No active token has this id or name, or more than one has the name; the message says which."""
+    """No token matches this id or name, or several have the name; the message says which."""
 
 
 def mint(wanted: Wanted, now_ms: int) -> tuple[TokenRecord, str]:
-    """A new token and the text that its holder presents, which nothing can bring back. Raises `BadScope`."""
+    """Create a token. Return its record and its text, which cannot be recovered later. Raise `BadScope`."""
     parse_scopes(wanted.scopes)
     seconds = wanted.expires_in_seconds
     if seconds is not None and not 0 < seconds < 10**10:
@@ -95,30 +95,30 @@ def mint(wanted: Wanted, now_ms: int) -> tuple[TokenRecord, str]:
 
 
 def split_token(text: str) -> tuple[str, str] | None:
-    """(id, secret) of what looks like a token of this product."""
+    """Return (id, secret) of a text in this product's token format, else None."""
     prefix, _, rest = text.partition("_")
     key, found, secret = rest.partition("_")
     return (key, secret) if prefix == PREFIX and found and key and secret else None
 
 
 def digest(secret: str) -> str:
-    """One pass of SHA-256: a secret of 256 random bits needs no slow hash, and each first request on a connection computes this."""
+    """Return one pass of SHA-256. A secret of 256 random bits needs no slow hash, and each first request on a connection computes this."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def proves(record: TokenRecord, secret: str) -> bool:
-    """Whether the secret is the record's, in a time that does not tell how much of it is right."""
+    """Compare the secret with the record's hash in constant time."""
     return hmac.compare_digest(record.sha256, digest(secret))
 
 
 def tidied(known: AtRest, now_ms: int) -> AtRest:
-    """Without what ended long ago."""
+    """Return the tokens without those that ended over `KEPT_MS` ago, and the JWT revocations in force."""
     tokens = [each for each in known.tokens if now_ms - _ended_ms(each, now_ms) < KEPT_MS]
     return AtRest(FORMAT, tokens, [each for each in known.revoked_jwts if each.expires_ms > now_ms])
 
 
 def added(known: AtRest, wanted: Wanted, now_ms: int) -> tuple[AtRest, tuple[TokenRecord, str]]:
-    """With a new token. Raises `BadScope`."""
+    """Add a token. Raise `BadScope`."""
     record, text = mint(wanted, now_ms)
     if any(each.name == record.name and each.state(now_ms) == "active" for each in known.tokens):
         raise BadScope(f"there is an active token named '{record.name}': revoke it, or choose another name")
@@ -128,7 +128,7 @@ def added(known: AtRest, wanted: Wanted, now_ms: int) -> tuple[AtRest, tuple[Tok
 
 
 def marked(known: AtRest, which: str, now_ms: int) -> tuple[AtRest, TokenRecord]:
-    """With a token revoked, by id or by name. Raises `NoToken`."""
+    """Revoke a token, by id or by name. Raise `NoToken`."""
     found = [each for each in known.tokens if which in (each.id, each.name) and each.revoked_ms is None]
     active = [each for each in found if each.state(now_ms) == "active"] or found
     if len(active) != 1:
@@ -138,13 +138,13 @@ def marked(known: AtRest, which: str, now_ms: int) -> tuple[AtRest, TokenRecord]
 
 
 def jwt_revoked(known: AtRest, unwanted: UnwantedJwt, now_ms: int) -> tuple[AtRest, RevokedJwt]:
-    """With JWTs revoked. Raises `BadScope`."""
+    """Revoke JWTs. Raise `BadScope`."""
     entry, entries = revoke(known.revoked_jwts, unwanted, now_ms)
     return msgspec.structs.replace(known, revoked_jwts=entries), entry
 
 
 def merged(one: AtRest, other: AtRest) -> AtRest:
-    """The sum of what two places know: every token that either has, revoked if either says so, as a token never changes otherwise."""
+    """Return the union of two states: every token of either, revoked if either has it revoked. Tokens change in no other way."""
     tokens = {record.id: record for record in one.tokens}
     for record in other.tokens:
         known = tokens.get(record.id)
@@ -159,19 +159,19 @@ def merged(one: AtRest, other: AtRest) -> AtRest:
 
 
 def jwt_key(entry: RevokedJwt) -> str:
-    """What an entry is about."""
+    """Return the key of an entry."""
     return f"jti/{entry.jti}" if entry.jti else f"sub/{entry.sub}"
 
 
 class TokenFile:
-    """One per process. Writers take turns by a lock; readers see the old or the new file, never half of one."""
+    """The token file, one instance per process. Writers hold a lock; readers see the old or the new file, never a part."""
 
     def __init__(self, data: str | Path) -> None:
         self.folder = Path(data) / FOLDER
         self.path = self.folder / FILE
 
     def stamp(self) -> Stamp | None:
-        """What differs between two versions of the file; None when there is none."""
+        """Return a stamp that differs between versions of the file, or None without a file."""
         try:
             found = os.stat(self.path)
         except FileNotFoundError:
@@ -179,11 +179,11 @@ class TokenFile:
         return found.st_mtime_ns, found.st_ino, found.st_size
 
     def read(self) -> list[TokenRecord]:
-        """The tokens. Raises `ConfigError`."""
+        """Return the tokens. Raise `ConfigError`."""
         return self.load().tokens
 
     def load(self) -> AtRest:
-        """Raises `ConfigError` when the file is no file of tokens."""
+        """Return the content. Raise `ConfigError` if the file is damaged or unreadable."""
         try:
             return self._decode(self.path.read_bytes())
         except FileNotFoundError:
@@ -192,19 +192,19 @@ class TokenFile:
             raise ConfigError(f"{self.path}: {error.strerror}; the node must be able to read it") from None
 
     def add(self, wanted: Wanted, now_ms: int) -> tuple[TokenRecord, str]:
-        """Raises `BadScope` and `ConfigError`."""
+        """Add a token. Raise `BadScope` or `ConfigError`."""
         return self._change(lambda known: added(known, wanted, now_ms), now_ms)
 
     def revoke(self, which: str, now_ms: int) -> TokenRecord:
-        """By id or by name. Raises `NoToken` and `ConfigError`."""
+        """Revoke a token, by id or by name. Raise `NoToken` or `ConfigError`."""
         return self._change(lambda known: marked(known, which, now_ms), now_ms)
 
     def revoke_jwt(self, unwanted: UnwantedJwt, now_ms: int) -> RevokedJwt:
-        """One by its id, or all of a subject that are there now. Raises `BadScope` and `ConfigError`."""
+        """Revoke one JWT by its id, or all present JWTs of a subject. Raise `BadScope` or `ConfigError`."""
         return self._change(lambda known: jwt_revoked(known, unwanted, now_ms), now_ms)
 
     def take(self, known: AtRest, now_ms: int) -> AtRest:
-        """Add what is known elsewhere. What is in the file from now on: it may have known more. Raises `ConfigError`."""
+        """Merge tokens into the file and return its new content, which may hold more. Raise `ConfigError`."""
 
         def both(file: AtRest) -> tuple[AtRest, AtRest]:
             found = merged(known, file)
@@ -213,7 +213,7 @@ class TokenFile:
         return self._change(both, now_ms)
 
     def _change(self, change: Callable[[AtRest], tuple[AtRest, Made]], now_ms: int) -> Made:
-        """A file that is to be as it is stays untouched."""
+        """Apply a change under the lock; write only if the content changed."""
         try:
             with locked(self.folder, "tokens.lock"):
                 found = self.load()
@@ -225,7 +225,7 @@ class TokenFile:
             raise ConfigError(f"{self.path}: {error.strerror}; nothing was changed") from None
 
     def _replace(self, data: bytes) -> None:
-        """Whole or not at all, and durable when this returns: a revocation must not come undone by a power cut."""
+        """Replace the file atomically and durably: a revocation must survive a power cut."""
         write_whole(self.path, data, prepare=lambda descriptor: give_to_owner(descriptor, self.folder))
 
     def _decode(self, data: bytes) -> AtRest:
@@ -246,7 +246,7 @@ def _ended_ms(record: TokenRecord, now_ms: int) -> int:
 
 @contextlib.contextmanager
 def locked(folder: Path, name: str) -> Iterator[None]:
-    """Alone among all processes that name this lock. The folder is made if it is not there."""
+    """Hold an exclusive lock of this name among all processes. Create the folder if it is missing."""
     if not folder.exists():
         make_folder(folder, mode=0o700)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -262,7 +262,7 @@ def locked(folder: Path, name: str) -> Iterator[None]:
 
 
 def give_to_owner(descriptor: int, folder: Path) -> None:
-    """What root makes, in a container's shell for instance, must be the node's own user's: that of the data folder around `folder`."""
+    """Give a file made by root, for instance in a container's shell, to the owner of the data folder around `folder`."""
     if os.geteuid() == 0:
         owner = os.stat(folder.parent)
         os.fchown(descriptor, owner.st_uid, owner.st_gid)

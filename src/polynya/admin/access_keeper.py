@@ -1,4 +1,4 @@
-"""Access control of one core: made from the settings, kept up to date, and told to the other cores."""
+"""Access control of one core: built from the settings, reloaded on change, and shared with the other cores."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from polynya.service.routing.service import NodeService
 from polynya.stream.placement import META_GROUP
 from polynya.transport import Reply, Transport
 
-TICK_SECONDS = 0.25  # so long a revoked token may still be taken
-KIND_USAGE = 1002  # message kinds between cores: health's are below
-SLOW_EVERY = 4  # ticks between two looks at certificates and keys
+TICK_SECONDS = 0.25  # delay until a revoked token is rejected, at most
+KIND_USAGE = 1002  # message kind between cores
+SLOW_EVERY = 4  # ticks between checks of certificates and keys
 
 
 class Keeper:
-    """Owns what access control needs. `access` is None where requests need no token; `known` may still be there then, for the admin port
-    that others reach."""
+    """Owns the token store, the audit log, the TLS context and the limits of one core.
+    `access` is None where requests need no token. `known` may still be set then, for the remote admin port."""
 
     def __init__(self, start: CoreStart, transport: Transport | None) -> None:
         config = start.config
@@ -48,19 +48,19 @@ class Keeper:
             transport.on(KIND_USAGE, self._hear)
 
     def join(self, service: NodeService) -> None:
-        """This node is one of a cluster: tokens are those of all nodes."""
+        """Switch to the tokens of the cluster."""
         self.tokens = shared = SharedTokens(self.file, service)
         if self._start.core == 0:
             machines = service.local.machines
             self._copy = TokenCopy(self.file, shared, lambda: machines[META_GROUP].meta if META_GROUP in machines else None)
 
     async def start(self) -> None:
-        """Read the issuer's keys, if there is one: the first requests should not have to wait for them."""
+        """Read the issuer's keys, if configured, so that the first requests do not wait for them."""
         if self.known is not None and self.known.issuer is not None:
             await self.known.issuer.refresh()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         ticks = 0
         while True:
             await asyncio.sleep(TICK_SECONDS)
@@ -75,7 +75,7 @@ class Keeper:
                 self._look()
 
     def reload(self) -> None:
-        """SIGHUP: look at everything now."""
+        """Reload tokens, keys and certificate after SIGHUP."""
         if self.known is not None:
             self.known.reload()
             self._refresh()
@@ -113,7 +113,7 @@ class Keeper:
             self.audit.record("tls.reload", self._start.tls.cert, "node", "", outcome, "")
 
     def _tell(self, access: Access) -> None:
-        """The other cores what was let through here. One that cannot be reached misses a quarter of a second of it."""
+        """Send this core's usage of limits to the other cores. A core that misses a report misses a quarter of a second of usage."""
         if self._transport is None or not access.has_meters:
             return
         body = msgspec.msgpack.encode(access.report())
@@ -127,7 +127,7 @@ class Keeper:
 
 
 def open_access(config: Config, tokens: TokenFile) -> Access:
-    """Raises `ConfigError`."""
+    """Build access control from the settings. Raise `ConfigError`."""
     auth = config.auth
     expected = Expected(auth.jwt_issuer, auth.jwt_audience, auth.jwt_claim, auth.jwt_lifetime_max)
     issuer = Issuer(expected, auth.jwt_keys) if auth.jwt_issuer else None
@@ -141,7 +141,7 @@ def open_access(config: Config, tokens: TokenFile) -> Access:
 
 
 def check_access(config: Config) -> str | None:
-    """Before the cores start: what the operator should know. Raises `ConfigError` when the tokens cannot be read."""
+    """Return a warning for the operator before the cores start, or None. Raise `ConfigError` if the tokens are unreadable."""
     if not (config.needs_token or config.admin_listen):
         return None
     if open_access(config, TokenFile(config.data)).is_empty:
@@ -150,4 +150,4 @@ def check_access(config: Config) -> str | None:
 
 
 def _ignore(answer: bytes | BaseException) -> None:
-    """The next report is under way already."""
+    """Ignore the outcome: the next report follows."""

@@ -1,8 +1,6 @@
-"""The audit log: who did what to the node, when, from where, and with which outcome; JSON lines in files of bounded size.
-
-`access/audit.jsonl` in the data folder is the newest file, `audit.1.jsonl` the one before it, and so on. Cores, supervisor and command
-line write to it, one line at a time under a lock.
-"""
+"""The audit log: actor, action, time, origin and outcome, as JSON lines in files of bounded size.
+`access/audit.jsonl` in the data folder is the newest file, `audit.1.jsonl` the one before it, and so on. Cores, supervisor and command line
+write single lines under a lock."""
 
 from __future__ import annotations
 
@@ -20,12 +18,12 @@ from polynya.access.token_file import FOLDER, give_to_owner, locked
 from polynya.base.limits import AUDIT_FILE_BYTES_MAX, AUDIT_FILES_MAX
 from polynya.files import sync_folder
 
-QUEUE_MAX = 10_000  # acts that wait for the disk; what is over is counted and said, as nothing may wait for a log
+QUEUE_MAX = 10_000  # queued entries; further ones are dropped and counted, as no request may wait for the log
 log = logging.getLogger("polynya.audit")
 
 
 class AuditEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line. `who` is a token's id and name, a user of this machine, or what else did it; `outcome` a status, an error code or `ok`."""
+    """One line. `who` is a token's id and name, a user of this machine or another actor. `outcome` is a status, an error code or `ok`."""
 
     time: str
     act: str
@@ -37,13 +35,13 @@ class AuditEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def act(name: str, target: str, who: str, remote: str = "", outcome: str = "ok", request_id: str = "") -> AuditEntry:
-    """Of now."""
+    """Return an entry with the present time."""
     moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return AuditEntry(moment, name, target, who, remote, outcome, request_id)
 
 
 class AuditFile:
-    """`write` blocks; it may be called by any process."""
+    """The rotated files of the audit log. `write` blocks; any process may call it."""
 
     def __init__(self, data: str | Path, *, bytes_max: int = AUDIT_FILE_BYTES_MAX, files_max: int = AUDIT_FILES_MAX) -> None:
         self._folder = Path(data) / FOLDER
@@ -51,7 +49,7 @@ class AuditFile:
         self._bytes_max, self._files_max = bytes_max, files_max
 
     def write(self, *acts: AuditEntry) -> None:
-        """Raises OSError."""
+        """Append entries and sync the file. Raise OSError."""
         lines = b"".join(msgspec.json.encode(each) + b"\n" for each in acts)
         with locked(self._folder, "audit.lock"):
             if self._size() + len(lines) > self._bytes_max and self._size():
@@ -89,10 +87,10 @@ class AuditFile:
 
 
 class AuditLog:
-    """For a core: lines are written by a thread, many at a time when they come fast. `close` writes what is left."""
+    """The audit log of a core: a thread writes queued entries in batches. `close` writes the rest."""
 
     def __init__(self, file: AuditFile) -> None:
-        self.lost = 0  # acts without a line, as too many were waiting
+        self.lost = 0  # entries dropped: the queue was full or the write failed
         self.written = 0
         self._file = file
         self._queue: queue.Queue[AuditEntry | None] = queue.Queue(QUEUE_MAX)

@@ -1,6 +1,5 @@
-"""`/v1/admin/backup/…`: what a backup is taken from. A group's file is held by the core that leads the group while it is fetched in pieces;
-objects are read through whichever core is asked, which has the credentials.
-"""
+"""`/v1/admin/backup/…`: the server side of a backup. The group's leader holds a captured file while the client fetches it in parts.
+Any core reads objects for the client, as it has the store's credentials."""
 
 from __future__ import annotations
 
@@ -29,10 +28,10 @@ from polynya.tiering.tier import Tier
 
 CAPTURE = 52  # message kinds between cores
 PART = 53
-CAPTURES_MAX = 4  # of a core: each is at most a group's state and its hot bytes
-KEPT_SECONDS = 60.0  # since it was last asked for
-PIECES = 16_384  # of a capture counted in one go
-LISTED = 1000  # objects in one answer
+CAPTURES_MAX = 4  # per core; each holds up to a group's state and its hot bytes
+KEPT_SECONDS = 60.0  # after the last request for it
+PIECES = 16_384  # pieces of a capture counted before yielding to the loop
+LISTED = 1000  # objects in one response
 READ_BYTES_MAX = 8 << 20
 _BYTES = "application/octet-stream"
 
@@ -48,13 +47,13 @@ class PartRequest(msgspec.Struct):
 
 
 class CapturedPart(msgspec.Struct, array_like=True):
-    """Nothing: it is not held any more."""
+    """A part of a capture; `data` is None if the capture is no longer held."""
 
     data: bytes | None
 
 
 class _Held:
-    """A captured file: pieces that belong to the machine or are its state, none copied."""
+    """A captured file as references to the machine's pieces, without copies."""
 
     def __init__(self, group: int) -> None:
         self.group = group
@@ -62,7 +61,7 @@ class _Held:
         self._begins = [0]
 
     async def fill(self, found: Sequence[bytes]) -> None:
-        """Some at a time: there may be a million small ones."""
+        """Index the pieces in batches: there may be a million small ones."""
         begins = [0]
         for begin in range(0, len(found), PIECES):
             ends = accumulate(map(len, found[begin : begin + PIECES]), initial=begins[-1])
@@ -85,7 +84,7 @@ class _Held:
 
 
 class Backups:
-    """One per core; any core answers for any."""
+    """The backup routes of one core. Any core answers and forwards to the group's leader."""
 
     def __init__(self, start: CoreStart, engine: CoreRuntime, tier: Tier | None) -> None:
         self._start, self._engine, self._tier = start, engine, tier
@@ -96,7 +95,7 @@ class Backups:
         self._service.serve(PART, PartRequest, CapturedPart, self._part)
 
     async def handle(self, request: Request) -> Response:
-        """`request.segments` are those behind `/v1/admin/backup`. Raises `Failure`, Unavailable."""
+        """Answer a request; `request.segments` follow `/v1/admin/backup`. Raise `Failure` or Unavailable."""
         verbs: dict[tuple[str, ...], tuple[str, Any]] = {
             (): ("GET", self._answer_about),
             ("capture",): ("POST", self._answer_capture),
@@ -126,7 +125,7 @@ class Backups:
         return Response(200, msgspec.json.encode(await self._service.at_home(asked.group, CAPTURE, asked, self._capture)))
 
     async def _capture(self, question: CaptureRequest) -> Captured:
-        """Everything that was acknowledged before this was asked is in it."""
+        """Capture a group. The capture holds every record acknowledged before this call."""
         service, number = self._service, question.group
         await service.local.linearize(number)
         machine = service.local.led.get(number)
@@ -135,7 +134,7 @@ class Backups:
         if len(self._held) >= CAPTURES_MAX:
             raise Unavailable("other backups are being taken: try again in a minute")
         token = token_hex(8)
-        held = self._held[token] = _Held(number)  # its place is taken
+        held = self._held[token] = _Held(number)  # reserves the slot
         self._keep(token)
         try:
             found = await captured(self._engine.storage.shard.groups[number], self._engine.snapshotter.encoding, hot=True)
@@ -168,7 +167,7 @@ class Backups:
         self._keep(question.token)
         data = held.read(question.offset, PART_BYTES)
         if question.offset + len(data) >= held.size:
-            self._forget(question.token)  # who did not get this answer captures again
+            self._forget(question.token)  # a client that misses this response captures again
         return CapturedPart(data)
 
     def _keep(self, token: str) -> None:

@@ -1,4 +1,4 @@
-"""The console, hung into the base port."""
+"""Routes of the console on the base port."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PREFIX = "/console/"
 
 
 def console_handlers() -> dict[str, Handler]:
-    """By exact path: the way to the page for those who leave out its slash, or know the node's address alone."""
+    """Return handlers by exact path: redirects to the page from `/` and from its path without the slash."""
 
     async def console(request: Request) -> Response:
         if request.method not in ("GET", "HEAD"):
@@ -21,7 +21,7 @@ def console_handlers() -> dict[str, Handler]:
 
 
 def console_mounts() -> dict[str, Handler]:
-    """By prefix: the page and its files."""
+    """Return handlers by prefix: the page and its files."""
     assets = Assets()
 
     async def console(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""How the disk of a node's data is: whether the journal has room for what it writes next, and whether writes take long."""
+"""Health of the data disk: room for the journal's next segments, and the latency of writes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from polynya.observability.metrics import Samples
 from polynya.system.disk_pace import DiskPace
 
 LOW_BYTES = 2 * JOURNAL_SEGMENT_BYTES
-LOW_FILES = 100  # a few segments, and a snapshot of each group beside the one before
+LOW_FILES = 100  # a few segments, and two snapshots of each group
 
 
 class DataDisk:
-    """As one core sees it. `others_lead`: in a cluster others take over what a node with a full disk leads."""
+    """The data disk as one core sees it. `others_lead`: in a cluster, other nodes take leadership from a node with a full disk."""
 
     def __init__(self, folder: Path, pace: DiskPace, *, others_lead: bool) -> None:
         self._folder = folder
@@ -22,11 +22,11 @@ class DataDisk:
         self._others_lead = others_lead
 
     def trouble(self) -> str:
-        """What is wrong, and what to do; empty when it does well."""
+        """Return the problem and its remedy, or ""."""
         return "; ".join(filter(None, (little_room(self._folder, full=self._pace.full), self._pace.trouble())))
 
     def check(self) -> str | None:
-        """The same with what it costs, for the health of the node."""
+        """Return the same with its effect, for node health."""
         room, pace = little_room(self._folder, full=self._pace.full), self._pace.trouble()
         if room:
             room += f"; {self._cost()}, and reads go on"
@@ -43,10 +43,10 @@ class DataDisk:
 
 
 def little_room(folder: Path, *, full: bool = False) -> str:
-    """How much is left, where that is little. `full`: the journal has found no room for its next file."""
+    """Return a warning if little space or few inodes are left, else "". `full`: the journal found no room for its next file."""
     found = os.statvfs(folder)
     free = found.f_bavail * found.f_frsize
-    if found.f_files and found.f_favail < LOW_FILES:  # file systems without a bound of their own say 0
+    if found.f_files and found.f_favail < LOW_FILES:  # 0 total inodes: the file system has no fixed number
         return f"{found.f_favail} more files fit into the file system of {folder} (its inodes are used up): remove some"
     if free >= LOW_BYTES:
         return ""

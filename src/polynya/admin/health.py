@@ -1,6 +1,6 @@
-"""Health: whether the loop turns, whether the node may serve and why not, and what the node is.
+"""Health: loop lag, readiness with its reasons, and the node's identity.
 
-Each core has checks; whichever core is asked asks the others too, so that one answer speaks for the node.
+Each core runs its own checks. The core that answers gathers those of the others, so that one response covers the node.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from polynya.observability.build import commit
 from polynya.observability.metrics import CONTENT_TYPE, Registry, Samples, label, merge, process_samples, render
 from polynya.transport import Reply, Transport
 
-KIND_CHECKS = 1000  # message kinds between cores: the service's are below
+KIND_CHECKS = 1000  # message kinds between cores
 KIND_SAMPLES = 1001
-GATHER_SECONDS = 2.0  # a core that does not answer in this time counts as away
+GATHER_SECONDS = 2.0  # a core that takes longer counts as down
 BEAT_SECONDS = 0.5
-STALL_SECONDS = 10.0  # a loop that stood still for so long is not live
+STALL_SECONDS = 10.0  # a loop blocked for longer is not live
 Check = Callable[[], str | None]
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
 
 
 class HealthResponse(msgspec.Struct, frozen=True):
-    """What a front sends. Never to be cached."""
+    """A response for a front to send; never cached."""
 
     status: int
     content_type: str
@@ -35,7 +35,7 @@ class HealthResponse(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, array_like=True, frozen=True):
-    """One check's result: `reason` is None when all is well. One that is not `fatal` leaves the node ready."""
+    """One check's result. `reason` is None if it passed; without `fatal` the node stays ready."""
 
     core: int
     name: str
@@ -44,7 +44,7 @@ class Finding(msgspec.Struct, array_like=True, frozen=True):
 
 
 class LoopMonitor:
-    """Measures how late the loop is: it should beat every `BEAT_SECONDS`."""
+    """Measures the loop's lag with a timer every `BEAT_SECONDS`."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -54,7 +54,7 @@ class LoopMonitor:
         self._beat()
 
     def late(self) -> float:
-        """Seconds by which the next beat is overdue."""
+        """Return the seconds by which the next beat is overdue."""
         return max(0.0, self._loop.time() - self._due)
 
     def stop(self) -> None:
@@ -71,16 +71,16 @@ class LoopMonitor:
 
 
 class Health:
-    """Of one core. Rooms add checks (`add`) and sources of samples (`registry.add`); the admin and public fronts ask the rest.
+    """The health of one core. Components add checks (`add`) and metric sources (`registry.add`); the admin and public fronts query it.
 
-    A check returns None, or the reason why the node should not get traffic. Checks are plain calls on the loop: they look, they do not try.
+    A check returns None, or the reason to withhold traffic. Checks run on the loop: they inspect state and start no work.
     """
 
     def __init__(self, start: CoreStart, transport: Transport | None) -> None:
         self._start = start
         self._transport = transport
         self._checks: list[tuple[str, Check, bool]] = []
-        self.nodes: Callable[[], dict[int, str]] = dict  # of the cluster, and where clients reach them
+        self.nodes: Callable[[], dict[int, str]] = dict  # cluster node -> client URL
         self.heart = LoopMonitor()
         self.registry = Registry()
         self.registry.add(process_samples)
@@ -95,18 +95,18 @@ class Health:
         self._checks.append((name, check, True))
 
     def warn(self, name: str, check: Check) -> None:
-        """A check whose reason is told, but keeps no traffic away: the node does what it can."""
+        """Add a check that only warns: the node stays ready."""
         self._checks.append((name, check, False))
 
     def livez(self) -> HealthResponse:
-        """Whether this core's loop turns: a restart helps if not."""
+        """Report whether this core's loop runs; a restart helps if not."""
         late = self.heart.late()
         if late > STALL_SECONDS:
             return HealthResponse(503, TEXT, f"the loop of core {self._start.core} stood still for {late:.0f} s\n".encode())
         return HealthResponse(200, TEXT, b"ok\n")
 
     async def readyz(self, *, verbose: bool) -> HealthResponse:
-        """Whether the whole node may get traffic; `verbose` lists every check with its reason, and what is unsafe."""
+        """Report whether the node may receive traffic. `verbose` lists every check with its reason, and the unsafe settings."""
         findings = await self._findings()
         failed = [finding for finding in findings if finding.reason is not None and finding.fatal]
         shown = [finding for finding in findings if verbose or finding.reason is not None]
@@ -116,7 +116,7 @@ class Health:
         return HealthResponse(503 if failed else 200, TEXT, ("\n".join(lines) + "\n").encode())
 
     async def health(self) -> HealthResponse:
-        """The same for programs: one JSON object."""
+        """Return the findings as one JSON object."""
         findings = await self._findings()
         failed, warned = (
             [
@@ -131,8 +131,8 @@ class Health:
         return HealthResponse(503 if failed else 200, JSON, msgspec.json.encode(body))
 
     def node(self, *, near: bool = False) -> HealthResponse:
-        """`/v1/node`: who this is, and where its other ports are. `near`: asked on the admin port of this machine, which is then told
-        instead of the one that others reach."""
+        """Answer `/v1/node`: the node's identity and ports.
+        `near`: the request came to the loopback admin port, whose number is then returned instead of the remote one."""
         start = self._start
         is_far = bool(start.far_admin_port) and not near
         body = {
@@ -147,14 +147,14 @@ class Health:
             "groups": start.groups,
             "ports": {"http": start.port, "admin": start.far_admin_port if is_far else start.admin_port},
             "admin_tls": is_far and start.tls is not None,
-            "admin_near": not is_far,  # open on this machine's loopback alone, wherever HTTP is
+            "admin_near": not is_far,  # the admin port listens on loopback only
             "objects": start.config.cold.backend,
             "unsafe": start.config.unsafe,
         }
         return HealthResponse(200, JSON, msgspec.json.encode(body))
 
     async def metrics(self) -> HealthResponse:
-        """`/metrics` of the whole node."""
+        """Answer `/metrics` for the whole node."""
         others = await self._ask(KIND_SAMPLES)
         told = [msgspec.msgpack.decode(body, type=Samples) for body in others.values() if isinstance(body, bytes)]
         return HealthResponse(200, CONTENT_TYPE, render(merge([self.registry.read(), *told])))
@@ -175,9 +175,9 @@ class Health:
         return [Finding(core, "loop", loop), *(Finding(core, name, check(), fatal) for name, check, fatal in self._checks)]
 
     async def _ask(self, kind: int) -> dict[int, bytes | BaseException]:
-        """Every other core's answer, or why there is none."""
+        """Return every other core's answer, or the error in its place."""
         transport = self._transport
-        if transport is None or not transport.others:  # one core of a cluster's node has a transport, too
+        if transport is None or not transport.others:  # a single core of a cluster node has a transport too
             return {}
         answers: dict[int, bytes | BaseException] = {}
         whole = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The lake worker as a child of the node: what it needs, its command line and its environment."""
+"""The lake worker as a child of the node: its requirements, command line and environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from polynya.lakehouse.needs import INSTALL, NotInstalled, check_pipeline
 
 
 def check_lake(config: Config) -> None:
-    """That the worker can run here, if one is asked for: it would say what it lacks for ever. Raises ConfigError."""
+    """Raise ConfigError if a lake worker is configured and cannot run here. It would otherwise fail in every round."""
     if not config.lake.interval:
         return
     without = "set lake.interval to 0: then another machine can run 'polynya lake run'"
@@ -25,15 +25,15 @@ def check_lake(config: Config) -> None:
 
 
 def lake_command(config: Config, url: str, parent_pid: int) -> list[str]:
-    """`polynya lake run`, made to die with its parent."""
+    """Return the command of `polynya lake run`, set up to die with its parent."""
     worker = ["-m", "polynya.cli", "lake", "run", "--server", url]
     options = ["--interval", f"{config.lake.interval:g}", "--master", config.lake.master]
     return [sys.executable, "-m", "polynya.config.core_start", str(parent_pid), sys.executable, *worker, *options]
 
 
 def lake_environment(config: Config, url: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """The node's own environment, and the settings of the object store as variables, wherever the node had them from: the server
-    never tells a runner its credentials, but this runner is the node's own child."""
+    """Return the node's environment plus its store settings as variables.
+    The server sends no credentials to a remote runner; this one is a child of the node."""
     made = {name: value for name, value in environ.items() if not name.startswith("POLYNYA_")}
     made["POLYNYA_SERVER"] = url
     for setting in SETTINGS:

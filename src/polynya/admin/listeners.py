@@ -1,4 +1,4 @@
-"""The doors of a core: the base port (streams, tables, health) and the admin port (plans, commits, tokens, metrics), composed here (F7)."""
+"""The ports of a core: the base port (streams, tables, health) and the admin port (plans, commits, tokens, metrics)."""
 
 from __future__ import annotations
 
@@ -40,29 +40,29 @@ from polynya.system.open_files import raise_limit, shares
 from polynya.system.ports import shared_listener, spelled
 from polynya.wire.tables import StoreRef
 
-STOP_SECONDS = 3.0  # an append in flight needs milliseconds; only readers that do not read need to be cut
+STOP_SECONDS = 3.0  # an append in flight needs milliseconds; only stalled readers are cut off
 ActOf = Callable[[Request], str]
-"""The name of the act that a request is in the audit log; empty for none."""
+"""The audit name of a request; empty if it is not audited."""
 
 ADMIN = "/v1/admin/"
-BASE_ADMIN_ACTS = ("flush", "store")  # below ADMIN, what the base port serves too where access is controlled
+BASE_ADMIN_ACTS = ("flush", "store")  # paths below ADMIN that the base port also serves with access control
 ADMIN_BODY_BYTES_MAX = 4 * MIB
 
 
 class Backends(NamedTuple):
-    """What the routes lead to, beside streams."""
+    """The backends of the routes, beside streams."""
 
     tables: Tables
     mounts: Mapping[str, Handler]
-    read_object: ReadObject | None  # None: there is no object store
+    read_object: ReadObject | None  # None without an object store
     checks: StoreChecks | None
     backups: Backups | None
     cluster: ClusterActs
-    hosts: Callable[[], Collection[str]]  # of the cluster's nodes
+    hosts: Callable[[], Collection[str]]  # hosts of the cluster's nodes
 
 
 class Listeners:
-    """The fronts of one core."""
+    """The HTTP fronts of one core."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Listeners:
             await self.far_admin.start([shared_listener(start.far_admin_host, start.far_admin_port)])
 
     async def close(self) -> None:
-        """Answer what is in flight, in bounded time."""
+        """Finish the requests in flight, for at most `STOP_SECONDS`."""
         await asyncio.gather(*(front.stop(STOP_SECONDS) for front in self._fronts()))
 
     def _fronts(self) -> list[HttpFront]:
@@ -141,7 +141,7 @@ class Listeners:
         return None if access is None else Authorizer(access, audit=self._audit, admin_only=admin_only, cores=self._start.cores)
 
     def _audited(self, act_of: ActOf, handler: Handler) -> Handler:
-        """Notes the requests that are acts, whatever became of them."""
+        """Wrap a handler to record audited requests and their outcome."""
 
         async def noted(request: Request) -> Response:
             name = act_of(request)
@@ -183,7 +183,7 @@ class Listeners:
         return {"/livez": livez, "/readyz": readyz, "/health": all_well, "/v1/node": node, "/metrics": metrics}
 
     def _base_acts(self, cluster: ClusterRoutes, acts: Handler, admin: Handler, *, guarded: bool) -> dict[str, Handler]:
-        """Acts on the cluster and the store, as the base port serves them. Without access control it names the admin port instead."""
+        """Return the handlers for cluster and store operations on the base port. Without access control they only name the admin port."""
         if guarded:
             return {CLUSTER + "/": acts, ADMIN: _bounded(_part_of(admin, BASE_ADMIN_ACTS))}
         url = f"http://{spelled(self._start.admin_host, self._start.admin_port)}"
@@ -200,7 +200,7 @@ class Listeners:
 
 
 def _part_of(handler: Handler, firsts: Collection[str]) -> Handler:
-    """What of a mount begins with one of these segments."""
+    """Restrict a handler to paths that begin with one of these segments."""
 
     async def checked(request: Request) -> Response:
         if request.segments[0] not in firsts:
@@ -224,7 +224,7 @@ class _Named(msgspec.Struct):
 
 
 def _target(act: str, request: Request) -> str:
-    """The path; of a token that is to be made its name too, which is in the body."""
+    """Return the audited path. For a new token, add the name from the body."""
     if act != "token.create":
         return request.path
     try:
@@ -246,7 +246,7 @@ def _cluster_act(request: Request) -> str:
 
 
 def _admin_act(request: Request) -> str:
-    """Plans and commits are work, not administration: they come by the thousand."""
+    """Return the audit name of an admin request. Plans and commits come by the thousand and are not audited."""
     first = request.segments[0]
     if first == "flush":
         return "flush"
@@ -269,8 +269,8 @@ def _table_handler(route: Callable[[Request], Awaitable[tuple[int, Any]]]) -> Ha
 
 
 def _admin_handler(routes: TableRoutes, service: NodeService, tokens: TokenRoutes, behind: Backends) -> Handler:
-    """`/v1/admin/tables/…` for drivers; `/v1/admin/store/…` and `/v1/admin/backup/…` for operators; `/v1/admin/tokens` and `/v1/admin/jwts`;
-    `POST /v1/admin/flush?prefix=`: what is hot becomes cold before this answers."""
+    """Return the handler of `/v1/admin/`: `tables/…` for drivers; `store/…` and `backup/…` for operators; `tokens` and `jwts`.
+    `POST /v1/admin/flush?prefix=` responds once the unflushed records are in the object store."""
     tables = _table_handler(routes.admin)
 
     async def handle(request: Request) -> Response:
@@ -282,7 +282,7 @@ def _admin_handler(routes: TableRoutes, service: NodeService, tokens: TokenRoute
         if first == "backup" and behind.backups is not None:
             return await behind.backups.handle(msgspec.structs.replace(request, segments=tuple(rest)))
         if first in ("tokens", "jwts"):
-            request.segments = tuple(rest)  # no copy: who asks is found out there, and the audit log wants to know it
+            request.segments = tuple(rest)  # no copy: the handler sets the principal on this request, and the audit log reads it
             return await (tokens.handle if first == "tokens" else tokens.handle_jwts)(request)
         if first == "flush" and not rest and request.method == "POST":
             await service.flush(request.query.get("prefix", ""))

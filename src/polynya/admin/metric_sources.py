@@ -1,4 +1,4 @@
-"""Where the metrics come from: which counter of which room is which metric."""
+"""The mapping of counters to metric names."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ HTTP = {
 
 
 def counted(counters: object, names: Mapping[str, str]) -> Callable[[], Samples]:
-    """A source that reads attributes: `names` maps metric to attribute, as the tables above."""
+    """Return a source that reads attributes; `names` maps metric to attribute, as in the tables above."""
 
     def read() -> Samples:
         return {metric: getattr(counters, attribute) for metric, attribute in names.items()}
@@ -108,7 +108,7 @@ def counted(counters: object, names: Mapping[str, str]) -> Callable[[], Samples]
 
 
 def of_core(core: StandaloneEngine | ReplicatedEngine) -> Callable[[], Samples]:
-    """The turn loop and its journal."""
+    """Return the metrics of the turn loop and its journal."""
     turns = counted(core.counters, TURNS)
 
     def read() -> Samples:
@@ -123,7 +123,7 @@ def of_core(core: StandaloneEngine | ReplicatedEngine) -> Callable[[], Samples]:
 
 
 def of_groups(local: LocalGroups) -> Callable[[], Samples]:
-    """The machines of this core, and their live readers."""
+    """Return the metrics of this core's machines and live readers."""
 
     def read() -> Samples:
         machines = local.machines.values()
@@ -144,7 +144,7 @@ def of_groups(local: LocalGroups) -> Callable[[], Samples]:
 
 
 def of_front(front: HttpFront) -> Callable[[], Samples]:
-    """A front's requests and connections."""
+    """Return the metrics of a front's requests and connections."""
     requests = counted(front.counters, HTTP)
 
     def read() -> Samples:

@@ -1,7 +1,7 @@
-"""Questions to tables, each answered by a process of its own (`polynya.lakehouse.sql_process`), a few at once for each core.
+"""SQL queries on tables. Each runs in its own process (`polynya.lakehouse.sql_process`), a few at a time for each core.
 
-The process gets what it needs on its standard input and nothing from the environment: the node's credentials for the store, if any, and
-the tables that the asker may read. It is killed when its time is over, and when the asker goes away.
+The process receives its input on standard input: the node's store credentials, if any, and the tables that the client may read. It gets
+none of the node's environment beyond `KEPT`. It is killed on timeout and when the client disconnects.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from polynya.front.http.protocol.errors import Failure
 
 MODULE = "polynya.lakehouse.sql_process"
 KEPT = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "HOME", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR")  # what an interpreter needs to start
-GRACE_SECONDS = 5.0  # for the interpreter to start and to say what it found
+GRACE_SECONDS = 5.0  # for the start of the interpreter and its report
 STDERR_BYTES = 2000
 
 
 class SqlWorker:
-    """Of one core; `polynya.front.http.api.sql.Answerer`."""
+    """Runs the SQL queries of one core; a `polynya.front.http.api.sql.Answerer`."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -60,14 +60,14 @@ class SqlWorker:
         )
 
     def _environment(self) -> dict[str, str]:
-        """For the standard AWS chain, and the node's own settings of the store."""
+        """Return the variables for the standard AWS chain and the node's store settings."""
         if self._config.cold.backend != "s3":
             return {}
         made = lake_environment(self._config, "", os.environ)
         return {name: value for name, value in made.items() if name.startswith(("AWS_", "POLYNYA_COLD_"))}
 
     async def _run(self, question: bytes) -> tuple[int, bytes, bytes]:
-        """(exit code, stdout, the beginning of stderr) of a process that is gone when this returns, however it returns."""
+        """Run a process and return (exit code, stdout, end of stderr). It has ended when this returns or raises."""
         environment = {name: os.environ[name] for name in KEPT if name in os.environ}
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -95,7 +95,7 @@ class SqlWorker:
             told: dict[str, Any] = msgspec.json.decode(out)
             kind = told.pop("kind")
         except (msgspec.DecodeError, KeyError, AttributeError):
-            if code < 0:  # a signal ended it, perhaps while it wrote: its time was over, or the kernel wanted its memory
+            if code < 0:  # killed by a signal, maybe mid-write: timeout or out of memory
                 raise _too_long(self._config.sql.timeout) from None
             raise RuntimeError(f"a question ended with {code}: {err.decode(errors='replace')}") from None
         if kind == "refused":

@@ -1,8 +1,6 @@
-"""`POST /v1/admin/store/shares | verify | sweep`: the object store is looked at by the cores that lead the groups whose packs they are.
-
-`shares` says which groups are led together. Each other request is for groups of one share, and for a part of their packs; the answer says
-how to go on, and which groups are led elsewhere now.
-"""
+"""`POST /v1/admin/store/shares | verify | sweep`: the leaders of the groups check their packs in the object store.
+`shares` returns which groups have a common leader. Each other request covers groups of one share and some of their packs. Its response has
+the position to resume from and the groups whose leader moved."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from polynya.tiering.tier import Tier
 VERIFY = 54  # message kinds between cores
 SWEEP = 55
 SETTLE = 56
-GRACE_SECONDS_MIN = 600  # a put of a node that died may still arrive, and one that is slow be logged (`polynya.cold.steps`)
+GRACE_SECONDS_MIN = 600  # a dead node's put may still arrive, and a slow one still be logged (`polynya.cold.steps`)
 ORPHANS_SHOWN = 1000
 
 _Group = Annotated[int, msgspec.Meta(ge=0)]
@@ -34,20 +32,20 @@ _Groups = Annotated[list[_Group], msgspec.Meta(min_length=1)]
 
 
 class SharesRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Of these groups (null: of all)."""
+    """A request for the shares of these groups; null means all."""
 
     groups: list[_Group] | None = None
 
 
 class VerifyRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Of the packs of `groups` behind `after`."""
+    """A request to verify the packs of `groups` after `after`."""
 
     groups: _Groups
     after: str = ""
 
 
 class SweepRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Orphans of `groups` that are older than `grace_seconds` (null: as the background sweep has it)."""
+    """A request to delete orphans of `groups` older than `grace_seconds`; null means the background sweep's grace."""
 
     groups: _Groups
     dry_run: bool = False
@@ -55,7 +53,7 @@ class SweepRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class SettleRequest(msgspec.Struct):
-    """Packs of the group `home` that `group` has not let go of, as far as is known there."""
+    """Packs of the group `home` that `group` has not released, as far as `home` knows."""
 
     group: int
     home: int
@@ -63,7 +61,7 @@ class SettleRequest(msgspec.Struct):
 
 
 class StoreChecks:
-    """One per core; any core answers for any."""
+    """The store check routes of one core. Any core answers and forwards to the groups' leader."""
 
     def __init__(self, service: NodeService, tier: Tier | None) -> None:
         self._service = service
@@ -76,11 +74,11 @@ class StoreChecks:
 
     @property
     def read_object(self) -> ReadObject | None:
-        """For rooms that know no store."""
+        """Return the object reader for rooms without access to the store, or None."""
         return None if self._tier is None else self._tier.read_object
 
     async def handle(self, request: Request) -> Response:
-        """`request.segments` are those behind `/v1/admin/store`. Raises `Failure`, Unavailable."""
+        """Answer a request; `request.segments` follow `/v1/admin/store`. Raise `Failure` or Unavailable."""
         verbs: dict[tuple[str, ...], Any] = {
             ("shares",): self._answer_shares,
             ("verify",): self._answer_verify,
@@ -136,7 +134,7 @@ class StoreChecks:
         if left := self._moved(question.groups, before):
             return VerifiedPart(left=left)
         try:
-            await self._service.local.linearize_all(question.groups)  # who led until just now names packs that are deleted
+            await self._service.local.linearize_all(question.groups)  # a deposed leader names deleted packs
             part = await tier.verifier.verify(question.after, question.groups)
         except StoreUnavailable as fault:
             raise Unavailable(f"the object store cannot be read: {fault}") from None
@@ -149,7 +147,7 @@ class StoreChecks:
             return Swept([], left=left)
         grace_ms = None if question.grace_seconds is None else question.grace_seconds * 1000
         try:
-            await self._service.local.linearize_all(question.groups)  # who led until just now does not know what others have written since
+            await self._service.local.linearize_all(question.groups)  # a deposed leader misses packs written since
             swept = await tier.collector.sweep(delete=not question.dry_run, grace_ms=grace_ms, groups=frozenset(question.groups))
         except StoreUnavailable as fault:
             raise Unavailable(f"the object store cannot be listed: {fault}") from None
@@ -163,12 +161,12 @@ class StoreChecks:
         await self._of([question.group]).collector.settle(question.group, question.home, question.packs)
 
     def _moved(self, groups: list[int], before: Mapping[int, Machine]) -> list[int]:
-        """Those of the groups that are not led here, or were not all the time since what was led was `before`."""
+        """Return the groups not led here now, or not continuously since `before` was taken."""
         led = self._service.local.led
         return [group for group in groups if led.get(group) is None or led[group] is not before.get(group)]
 
     def _of(self, groups: list[int]) -> Tier:
-        """What looks, on a core that leads at least the first of the groups. Raises NotLeader, Unavailable."""
+        """Return the tier of a core that leads at least the first group. Raise NotLeader or Unavailable."""
         if groups[0] not in self._service.local.led:
             raise NotLeader(self._service.leader_of(groups[0]))
         if self._tier is None:
@@ -183,7 +181,7 @@ class StoreChecks:
 
 
 def _why(voters: dict[int, bool]) -> str:
-    """Of a group that nobody leads: `voters` are its nodes, and whether they are there."""
+    """Return why a group has no leader. `voters` maps its nodes to whether each is up."""
     away = [str(node) for node, is_there in voters.items() if not is_there]
     if not away:
         return "no leader yet"

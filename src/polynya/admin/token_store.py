@@ -1,8 +1,6 @@
-"""Where a node's tokens are changed: in its own file, or, in a cluster, in the meta group, of which each node's file is then a copy.
-
-The file stays what every core reads: it is there before the cluster is, and whoever may write to a data folder makes tokens there as on a
-node by itself. Core 0 brings both together: what the meta group has goes into the file, and what the file alone has into the meta group.
-"""
+"""Changes to a node's tokens: in its own file, or in a cluster's meta group, which each node's file copies.
+Cores always read the file: it exists before the cluster does. A user with write access to the data folder may add tokens to it. Core 0
+merges both ways: from the meta group into the file, and new tokens of the file into the meta group."""
 
 from __future__ import annotations
 
@@ -33,14 +31,14 @@ from polynya.stream.placement import META_GROUP
 from polynya.stream.replies import Code
 from polynya.stream.rules.meta import values_of, version_of
 
-ATTEMPTS = 8  # others may change them at the same time
-AGAIN_SECONDS = 2.0  # after a failure
+ATTEMPTS = 8  # optimistic retries against concurrent changes
+AGAIN_SECONDS = 2.0  # pause after a failure
 Made = TypeVar("Made")
 log = logging.getLogger("polynya.access")
 
 
 class FileTokens:
-    """Of a node by itself."""
+    """The tokens of a standalone node."""
 
     def __init__(self, file: TokenFile) -> None:
         self._file = file
@@ -59,7 +57,8 @@ class FileTokens:
 
 
 class SharedTokens:
-    """Of a cluster: a change is made when a majority has it. Raises what `FileTokens` does, and Unavailable, OutcomeUnknown."""
+    """The tokens of a cluster: a change is made once a majority has it.
+    Raises the errors of `FileTokens`, Unavailable and OutcomeUnknown."""
 
     def __init__(self, file: TokenFile, service: NodeService) -> None:
         self._file = file
@@ -79,7 +78,7 @@ class SharedTokens:
         return await self._change(lambda known: jwt_revoked(known, unwanted, now_ms), now_ms)
 
     async def give(self, known: AtRest, now_ms: int) -> None:
-        """What a node's file knows beside what all know."""
+        """Merge a file's tokens into those of the cluster."""
         await self._change(lambda before: (merged(before, known), None), now_ms)
 
     async def _change(self, change: Callable[[AtRest], tuple[AtRest, Made]], now_ms: int) -> Made:
@@ -91,7 +90,7 @@ class SharedTokens:
                 reply = await self._service.call(META_GROUP, MetaChange(shared_tokens.SCOPE, version, changes))
                 if reply.code != Code.OK:
                     continue
-            await asyncio.to_thread(self._file.take, after, now_ms)  # this node knows at once
+            await asyncio.to_thread(self._file.take, after, now_ms)  # effective on this node at once
             return made
         raise Unavailable("others change the tokens at the same time; retry")
 
@@ -101,10 +100,10 @@ class SharedTokens:
 
 
 class TokenCopy:
-    """Of core 0 of a member: keeps the file and the meta group's state the same. `look` is called a few times a second."""
+    """Keeps the token file and the meta group's tokens equal, on core 0 of a cluster node. `look` is called a few times a second."""
 
     def __init__(self, file: TokenFile, tokens: SharedTokens, meta: Callable[[], dict[str, bytes] | None]) -> None:
-        """`meta`: what this node's replica of the meta group has applied; None while there is none."""
+        """`meta` returns the state that the local meta group replica has applied, or None without a replica."""
         self._file = file
         self._tokens = tokens
         self._meta = meta
@@ -125,6 +124,6 @@ class TokenCopy:
             if shared_tokens.encode(both) != shared_tokens.encode(known):
                 await self._tokens.give(both, now_ms)
             self._seen = (version, self._file.stamp())
-        except (PolynyaError, ConfigError) as fault:  # the leader is away, or somebody broke the file: what was known holds
+        except (PolynyaError, ConfigError) as fault:  # no leader, or a damaged file: the known tokens stay valid
             self._again = time.monotonic() + AGAIN_SECONDS
             log.warning("tokens are shared with the other nodes later", extra={"error": str(fault)})

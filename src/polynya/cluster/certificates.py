@@ -1,4 +1,4 @@
-"""Certificates for the links between nodes: an authority for development and trials, and what nodes make of theirs."""
+"""Certificates for the links between nodes: a development authority, and checks of the configured files."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 AUTHORITY_DAYS = 3650
 CERTIFICATE_DAYS = 825
 WARN_BEFORE = dt.timedelta(days=14)
-_DATES = (9, 10)  # OpenSSL's codes: not valid yet, has expired
-_FLIGHTS = 3  # of TLS 1.3, there and back
+_DATES = (9, 10)  # OpenSSL verify codes: not yet valid, expired
+_FLIGHTS = 3  # rounds that complete a TLS 1.3 handshake
 
 
 def make_authority(folder: Path) -> None:
-    """`ca.crt` and `ca.key` in `folder`. Raises FileExistsError when there is one: certificates that it made would be worth nothing."""
+    """Create `ca.crt` and `ca.key` in `folder`. Raise FileExistsError if one exists: replacing it would void every certificate it signed."""
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -40,7 +40,8 @@ def make_authority(folder: Path) -> None:
 
 
 def make_certificate(folder: Path, node: int, hosts: list[str]) -> None:
-    """`node-N.crt` and `node-N.key`, by the authority in `folder`; `hosts`: names and addresses that it is for too. Replaces older ones."""
+    """Create `node-N.crt` and `node-N.key`, signed by the authority in `folder`; replace older files.
+    `hosts` adds host names and addresses to the certificate."""
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID
@@ -61,7 +62,7 @@ def make_certificate(folder: Path, node: int, hosts: list[str]) -> None:
 
 
 def peer_tls(ca: Path | str, cert: Path | str, key: Path | str) -> PeerTls:
-    """Both sides of a node's links. Raises OSError (which ssl.SSLError is) when the files cannot be used."""
+    """Return the server and client contexts of a node's links. Raise OSError (ssl.SSLError included) if a file is unusable."""
     contexts = []
     for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
         context = ssl.SSLContext(protocol)
@@ -74,8 +75,8 @@ def peer_tls(ca: Path | str, cert: Path | str, key: Path | str) -> PeerTls:
 
 
 def peer_tls_of(cluster: ClusterConfig, *, dates: bool = False) -> PeerTls | None:
-    """What the settings say; None without certificates. `dates`: one that has expired, or does not hold yet, is none, either: at a start it is
-    let pass, as a clock may be wrong that is soon right, and the files are all there is. Raises ConfigError."""
+    """Return the TLS contexts that the settings name, or None without certificates. Raise ConfigError.
+    `dates` also rejects expired and not yet valid certificates. A start accepts them, because its clock may still be wrong."""
     if not cluster.ca:
         return None
     try:
@@ -100,7 +101,7 @@ def peer_tls_of(cluster: ClusterConfig, *, dates: bool = False) -> PeerTls | Non
 
 
 def _unusable(cluster: ClusterConfig, error: OSError) -> str:
-    """For people: which of the three files it is, as far as can be seen, a line for each that cannot be read."""
+    """Return the message that names the unusable file, one line for each unreadable file."""
     unread = []
     for key, file in (("ca", cluster.ca), ("cert", cluster.cert), ("key", cluster.key)):
         try:
@@ -115,8 +116,8 @@ def _unusable(cluster: ClusterConfig, error: OSError) -> str:
 
 
 def rehearse(tls: PeerTls, name: str) -> ssl.SSLError | None:
-    """What another node with the same authority says to the certificate of the node of this name: it greets itself, in memory. Or why it cannot even
-    show it: its key may be of a kind that came out of use."""
+    """Run a TLS handshake with this certificate in memory, as a peer with the same authority would. Return its error, or None.
+    The error may also come from the local side, when TLS 1.3 does not support the key type."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = [
         tls.client.wrap_bio(back, there, server_hostname=name),
@@ -134,14 +135,14 @@ def rehearse(tls: PeerTls, name: str) -> ssl.SSLError | None:
 
 
 def expires(cert: Path) -> dt.datetime:
-    """When a certificate that could be used so far cannot be any more."""
+    """Return the expiry of a certificate."""
     from cryptography import x509
 
     return x509.load_pem_x509_certificate(cert.read_bytes()).not_valid_after_utc
 
 
 def date_trouble(until: dt.datetime, now: dt.datetime) -> str | None:
-    """For operators; None while there is time."""
+    """Return a warning for operators when `until` is past or nearer than `WARN_BEFORE`, else None."""
     if until - now > WARN_BEFORE:
         return None
     said = "expired, and the other nodes refuse it, since" if until <= now else "expires on"

@@ -1,5 +1,6 @@
-"""Who leads the meta group brings the groups to where the map wants them: looks, plans (`polynya.replica.planner`), takes the steps, and looks
-again. It keeps nothing that the next leader would need: whatever was under way when this one was lost is seen in the map and in the groups."""
+"""The controller: the leader of the meta group moves the groups to their placement in the map.
+It observes, plans (`polynya.replica.planner`), takes the steps and observes again. It keeps no state that a successor needs: the map and
+the groups show every unfinished change."""
 
 from __future__ import annotations
 
@@ -33,9 +34,9 @@ from polynya.stream.placement import META_GROUP, ClusterMap
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state.feature_level import level_of
 
-BUSY_SECONDS = 0.1  # between two looks while something moves …
-WAIT_SECONDS = 1.0  # … while something should, and cannot yet …
-IDLE_SECONDS = 5.0  # … and while there is nothing to do: a change of the map wakes it
+BUSY_SECONDS = 0.1  # pause between rounds while something moves …
+WAIT_SECONDS = 1.0  # … while something waits …
+IDLE_SECONDS = 5.0  # … and when idle; a map change wakes the controller
 log = logging.getLogger("polynya.cluster")
 
 
@@ -44,7 +45,7 @@ class Proposing(Protocol):
 
 
 class Controller:
-    """Of core 0. `leads` says whether this node leads the meta group."""
+    """The controller of a node, on core 0. `leads` reports whether this node leads the meta group."""
 
     def __init__(
         self,
@@ -57,21 +58,21 @@ class Controller:
     ) -> None:
         self._start, self._maps, self._view, self._steering, self._service, self._leads = start, maps, view, steering, service, leads
         self._news = asyncio.Event()
-        self._away: dict[int, float] = {}  # node -> since when, of those that this lead has found away at each look
+        self._away: dict[int, float] = {}  # node -> time at which this leader first found it down (and down ever since)
         self._trouble = ""
-        self._rested = 0  # the epoch at which nothing was left to do
-        self.steps = 0  # taken so far
+        self._rested = 0  # epoch at which no step was left
+        self.steps = 0  # steps taken
         maps.on_map.append(lambda now: self._news.set())
 
     def led(self, group: int) -> None:
-        """Somebody else leads a group, perhaps this node."""
+        """Handle a change of a group's leader."""
         if group == META_GROUP:
-            self._away = {}  # who was away under an earlier lead may have been there since
+            self._away = {}  # restart the timers: under the former leader a node may have been up
             if self._leads():
                 self._news.set()
 
     async def run(self) -> None:
-        """For ever."""
+        """Run until cancelled."""
         while True:
             pause = IDLE_SECONDS
             try:
@@ -90,7 +91,7 @@ class Controller:
             self._news.clear()
 
     async def _round(self) -> float:
-        """Look, plan, act; how long to wait."""
+        """Run one round and return the pause in seconds."""
         now = self._maps.now
         if not now.epoch:
             return await self._bear()
@@ -102,7 +103,7 @@ class Controller:
             return IDLE_SECONDS
         seen = observed(await self._view.gather())
         seen = msgspec.structs.replace(seen, lost=self._lost(now, seen, give_up))
-        steps = await asyncio.to_thread(plan, now, seen)  # of a thousand groups some 20 ms
+        steps = await asyncio.to_thread(plan, now, seen)  # about 20 ms for a thousand groups
         for step in steps:
             if not self._leads():
                 return 0.0
@@ -113,13 +114,13 @@ class Controller:
         return IDLE_SECONDS if self._rested else WAIT_SECONDS
 
     def _lost(self, now: ClusterMap, seen: ClusterObservation, give_up: float) -> frozenset[int]:
-        """Nodes that have been away for so long that others get what they have."""
+        """Return the nodes down for at least `give_up` seconds; their replicas are replaced. 0 disables this."""
         clock = asyncio.get_running_loop().time()
         self._away = {node: self._away.get(node, clock) for node in now.members if node not in seen.up}
         return frozenset(node for node, since in self._away.items() if give_up and clock - since >= give_up)
 
     async def _bear(self) -> float:
-        """The first map, once all nodes know what one is: an older release could not read the log any more."""
+        """Propose the first map once every node is up with a release that knows maps. An older release could not read the log after that."""
         told = await self._view.gather()
         here = {node for node, _ in told}
         if all(part.maps >= KNOWS_MAPS for part in told.values()) and here >= set(self._start.birth.nodes) and self._start.birth.nodes:
@@ -128,7 +129,7 @@ class Controller:
         return WAIT_SECONDS
 
     async def _let_in(self, now: ClusterMap) -> bool:
-        """The read replicas that the cluster was to have from its birth on; whether there is one to come."""
+        """Add the read replicas of the birth configuration. Return True while one is missing from the map."""
         birth = self._start.birth
         coming = [node for node in self._start.config.cluster.nodes if node.id in birth.readers and node.id not in now.nodes]
         known = coming and self._view.works_at() >= level_of(ReaderAdd)
@@ -138,7 +139,7 @@ class Controller:
         return bool(coming)
 
     async def _announce(self) -> float:
-        """This node says where it is now, when the map has it otherwise."""
+        """Announce this node's addresses, zone and cores if the map differs."""
         now, cluster = self._maps.now, self._start.config.cluster
         record = now.nodes.get(cluster.node)
         if now.epoch and record is not None and record.state != NodeState.REMOVED:
@@ -148,7 +149,7 @@ class Controller:
         return IDLE_SECONDS
 
     async def _take(self, step: Step) -> None:
-        """One step. What does not work out is seen, and planned anew."""
+        """Take one step. The next round observes a failure and plans again."""
         self.steps += 1
         match step:
             case SetVoters(group, goal, first, epoch):
@@ -161,7 +162,7 @@ class Controller:
                 refused(step, await self._steering.change(group, configuration))
             case TransferLeadership(group, _, to):
                 refused(step, await self._steering.transfer(group, to))
-            case RemoveNode(node) if self._maps.now.nodes[node].state == NodeState.LEAVING:  # else it is to stay after all
+            case RemoveNode(node) if self._maps.now.nodes[node].state == NodeState.LEAVING:  # an operator may have withdrawn the removal
                 log.info("a node has nothing any more, and is removed", extra={"removed": node})
                 await self._propose(NodeSet(node, NodeState.REMOVED))
             case MarkBalanced():
@@ -175,7 +176,7 @@ class Controller:
 
 
 def refused(step: ChangeVoters | TransferLeadership, refusal: ProposalRefused | None) -> None:
-    """A group that is not ready for its step is asked again."""
+    """Log the refusal of a step; the next round retries it."""
     if refusal is not None:
         log.debug("a group is not ready for its next step", extra={"of_group": step.group, "reason": refusal.name})
 

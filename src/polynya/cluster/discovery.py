@@ -1,8 +1,7 @@
-"""Which history of its cluster, and how many groups, a node without data begins with: it asks the other nodes and the object store (F4).
+"""Discovery for a node without data: it asks the other nodes and the object store for the cluster's history and group count.
 
-What was born before any of them had answered is provisional: the node goes on asking until it has heard all others, and begins anew when one
-of them is in a later history. Nothing is lost by that: a member that finds nothing on its disk takes no part before it has heard all
-others, so that a folder which has an entry of a log is never begun anew.
+The result is provisional until every other node has answered. A node that finds a later history restarts its folder in that history. This
+loses no data: a member with an empty disk takes no part before all others have answered. A folder with a log entry is never restarted.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from polynya.transport import PROTOCOL_MAX, PROTOCOL_MIN, Dialer, Hello, PeerTls
 from polynya.wal import Journal, SnapshotStore
 
 STORE_SECONDS = 5.0
-ASK_SECONDS, ASK_SECONDS_MAX = 0.5, 15.0  # between two rounds of questions
+ASK_SECONDS, ASK_SECONDS_MAX = 0.5, 15.0  # between two discovery rounds
 _ENTRIES = (EntryKind.COMMAND, EntryKind.NOOP, EntryKind.CONFIGURATION)
 log = logging.getLogger("polynya.node")
 
 
 async def learn(config: Config) -> DiscoveredCluster:
-    """What the others that answer, and the store, say of the cluster."""
+    """Return the cluster's newest history and its group count, from the reachable nodes and the store."""
     told = await ask_others(config, config.cluster.others)
     histories = [hello.history for hello in told.values()]
     if config.cluster.others:
@@ -45,11 +44,11 @@ async def learn(config: Config) -> DiscoveredCluster:
 
 
 async def ask_others(config: Config, nodes: Iterable[ClusterNode]) -> dict[int, Hello]:
-    """What those of these nodes say of themselves that answer. On a loop of its own, or the supervisor's."""
+    """Return the handshakes of the nodes that answer, by id. Runs on its own loop or the supervisor's."""
     asyncio.get_running_loop().set_exception_handler(report_lost)
     try:
         tls = peer_tls_of(config.cluster)
-    except ConfigError:  # said by whoever needs it to start
+    except ConfigError:  # the start reports it
         return {}
 
     async def ask(node: ClusterNode) -> tuple[int, Hello | None]:
@@ -61,7 +60,7 @@ async def ask_others(config: Config, nodes: Iterable[ClusterNode]) -> dict[int, 
 
 async def _ask(config: Config, node: ClusterNode, tls: PeerTls | None) -> Hello | None:
     cluster = config.cluster
-    # History 0 is none: a release that does not know the question refuses it, and says the same.
+    # History 0 means none. A release that does not know this handshake refuses it, with the same data.
     own = Hello(PROTOCOL_MIN, PROTOCOL_MAX, cluster.id, 0, 0, cluster.node, 0, 1, "", __version__, levels.LEVEL, asks=True)
     try:
         return await Dialer(own, node.id, node.peer_place, tls, lambda hello: None).ask()
@@ -70,7 +69,7 @@ async def _ask(config: Config, node: ClusterNode, tls: PeerTls | None) -> Hello 
 
 
 async def _of_the_store(config: Config) -> int:
-    """The history that the store's root is used by; 0 when that is not to be learned here: the cores say what is wrong with a store."""
+    """Return the history in the store's root marker, or 0 if unknown. The cores report store faults."""
     store = None
     try:
         async with asyncio.timeout(STORE_SECONDS):
@@ -85,8 +84,8 @@ async def _of_the_store(config: Config) -> int:
 
 
 async def differs(config: Config, birth: NodeIdentity, unheard: set[int]) -> bool:
-    """Ask those that were not heard yet, once. Whether one of them is of another cluster than this folder was born for; who is as this node
-    is is taken out of `unheard`."""
+    """Ask the nodes in `unheard` once. Return True if one belongs to another history or group count than this folder.
+    Remove the nodes that agree from `unheard`."""
     told = await ask_others(config, [node for node in config.cluster.others if node.id in unheard])
     for number, hello in told.items():
         if is_other(config, birth, DiscoveredCluster(hello.history, hello.groups)):
@@ -97,14 +96,15 @@ async def differs(config: Config, birth: NodeIdentity, unheard: set[int]) -> boo
 
 
 def is_other(config: Config, birth: NodeIdentity, learned: DiscoveredCluster) -> bool:
-    """Whether a folder without data should rather begin with what was learned."""
+    """Return True if a folder without data must restart with the discovered values."""
     if learned.history > birth.history:
         return True
     return learned.history == birth.history and config.groups is None and learned.groups not in (0, birth.groups)
 
 
 def begun_anew(folder: Path, birth: NodeIdentity) -> bool:
-    """Take away what the cores of a provisional folder have made, if no log of theirs has an entry. Whether that is so. Raises CorruptData."""
+    """Delete the cores' data of a provisional folder and return True. Return False if one of its logs has an entry.
+    Raise CorruptData."""
     if not all(_is_blank(folder / f"core-{core}", journal_id_of(birth.cluster_id, core), birth.groups) for core in range(birth.cores)):
         log.error("the cluster goes on in another history, and this folder has data of an earlier one: begin on an empty folder")
         return False
@@ -127,5 +127,5 @@ def _is_blank(folder: Path, journal_id: int, groups: int) -> bool:
 
 
 def settled(birth: NodeIdentity) -> NodeIdentity:
-    """It stays what it is."""
+    """Return the identity with `provisional` cleared."""
     return msgspec.structs.replace(birth, provisional=False)

@@ -1,4 +1,4 @@
-"""Raising the level at which groups work, once every node of the cluster knows it (base/levels.py)."""
+"""Raise the feature level of groups once every node of the cluster supports it (base/levels.py)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ log = logging.getLogger("polynya.levels")
 
 
 class FeatureLevels:
-    """Of one core. `members`: the nodes of the cluster, none before they are known. `known_by` says what a node has announced, 0: nothing yet.
-    `works_at` is told of the highest level of a group here, so that a node that does not know it is not let in any more."""
+    """Raises the feature levels of the groups that one core leads.
+    `members` returns the nodes of the cluster, empty until known. `known_by` returns the level that a node announced, 0 before it did.
+    `works_at` receives the highest level of the local groups, so that the transport rejects nodes below it."""
 
     def __init__(
         self,
@@ -26,10 +27,10 @@ class FeatureLevels:
         works_at: Callable[[int], None],
     ) -> None:
         self._core, self._members, self._known_by, self._works_at = core, members, known_by, works_at
-        self._asked: dict[int, int] = {}  # group -> the level that is being proposed
+        self._asked: dict[int, int] = {}  # group -> proposed level
 
     def look(self) -> None:
-        """Every now and then."""
+        """Propose a higher level to each led group that can take it; called every `LOOK_SECONDS`."""
         core = self._core
         self._works_at(max((group.machine.level for group in core.shard.groups.values()), default=1))
         for number, machine in core.led.items():
@@ -39,13 +40,14 @@ class FeatureLevels:
                 core.propose(number, SetLevel(target), lambda reply, number=number: self._answered(number, reply))  # type: ignore[misc]
 
     def target(self, replicas: Iterable[int]) -> int:
-        """What all know: 0 while a node has not said. Those that apply the group's log count, too: what this core knows of the cluster may be old."""
+        """Return the highest level that all members and `replicas` support, or 0 while one has not announced it.
+        `replicas` count too, because the local view of the members may be stale."""
         members = set(self._members())
         others = [self._known_by(node) for node in members.union(replicas) if node != self._core.node]
         return min([levels.LEVEL, *others]) if members else 0
 
     def lowest(self) -> int:
-        """Of the groups led here: a replica that is only being made has not heard of its group's."""
+        """Return the lowest level of the groups led here. A replica under construction may not have applied its group's level."""
         return min((machine.level for machine in self._core.led.values()), default=levels.LEVEL)
 
     def _answered(self, number: int, reply: Reply | BaseException) -> None:

@@ -1,4 +1,4 @@
-"""A core takes its part in a cluster: its links to the others, its replicas' way over them, and its proposals' way to whoever leads."""
+"""Connect one core to its cluster: links to peers, Raft messages, and forwarding of proposals to leaders."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from polynya.tiering.store_leadership import StoreLeadership
 from polynya.transport import PeerCluster as Links
 from polynya.transport import RaftLinks, Transport, address
 
-HAND_OVER_SECONDS = 2.0  # for leaderships to go elsewhere before a stop; without others they stay
+HAND_OVER_SECONDS = 2.0  # limit for leadership transfers before a stop
 HAND_OVER_LOOK_SECONDS = 0.02
 log = logging.getLogger("polynya.core")
 
 
 def membership_of(start: CoreStart) -> Membership | None:
-    """None on a node by itself."""
+    """Return the membership of this node, or None on a standalone node."""
     cluster = start.config.cluster
     if not cluster.is_on:
         return None
@@ -50,7 +50,7 @@ def membership_of(start: CoreStart) -> Membership | None:
 
 
 def transport_of(start: CoreStart) -> Transport | None:
-    """What this core needs to reach others, of this node and of other nodes. None when there are none."""
+    """Return the transport to other cores and nodes, or None on a standalone node with one core."""
     cluster = start.config.cluster
     if start.cores == 1 and not cluster.is_on:
         return None
@@ -69,7 +69,7 @@ def transport_of(start: CoreStart) -> Transport | None:
 
 
 def cluster_of(start: CoreStart, transport: Transport | None, clock: LogClock) -> ClusterSettings | None:
-    """What the engine needs of it."""
+    """Return the engine's cluster settings, or None on a standalone node."""
     membership = membership_of(start)
     if membership is None:
         return None
@@ -78,7 +78,7 @@ def cluster_of(start: CoreStart, transport: Transport | None, clock: LogClock) -
 
 
 class ClusterMember:
-    """The ways between one core's engine and the other nodes."""
+    """The connections between one core's engine and the other nodes."""
 
     def __init__(self, start: CoreStart, transport: Transport, engine: CoreRuntime) -> None:
         assert transport.raft is not None and engine.replicated is not None
@@ -86,13 +86,13 @@ class ClusterMember:
         self._transport = transport
         self._tls = transport.tls
         self._expires = self._look_at_certificate()
-        self._refused = ""  # why the files' certificate was not taken at the last SIGHUP
+        self._refused = ""  # why the last SIGHUP rejected the certificate files
         self._waits_for = self._said = ""
         self._core: ReplicatedEngine = engine.replicated
         self._raft: RaftLinks = transport.raft
         own = start.birth.node
         local = engine.local
-        nodes = tuple(sorted(node.id for node in start.config.cluster.voting))  # where a node that joins looks for the cluster
+        nodes = tuple(sorted(node.id for node in start.config.cluster.voting))  # a joining node asks these
         born = map_at_birth(start.birth, start.config.cluster)
         self.forwarding = Forwarding(
             CoreAddress(own, start.core, start.cores, start.groups),
@@ -107,7 +107,7 @@ class ClusterMember:
         service = engine.service
         service.join(self.forwarding)
         self.stranded = StaleReaders(service, self.forwarding)
-        self.urls = {node.id: node.http for node in start.config.cluster.nodes}  # where clients reach the nodes
+        self.urls = {node.id: node.http for node in start.config.cluster.nodes}  # client URL of each node
         service.hint = lambda name: self.urls.get(self.forwarding.elsewhere(service.group_of(name)), "")
         if start.config.cluster.leads_follow_writers:
             self._core.leadership.follow(self.forwarding.demand, self.forwarding.whereabouts.may_lead, self.forwarding.core_at)
@@ -121,12 +121,12 @@ class ClusterMember:
         self._raft.group_of = group_of_message
         self.forwarding.cores_of = self._raft.cores_of
         self._raft.on_lost = self._lost
-        self.on_removed: Callable[[int, int], None] = lambda by, epoch: None  # told by which node, and by a map of which epoch
+        self.on_removed: Callable[[int, int], None] = lambda by, epoch: None  # (reporting node, epoch of its map)
         transport.on_removed = lambda hello: self.on_removed(hello.node, hello.removed)
 
     def meet(self, now: ClusterMap) -> None:
-        """The nodes of the cluster are connected to, where the map has them. One that was removed is let go once it is gone: until then it may
-        still hear of that."""
+        """Connect to the nodes of the map and dismiss those that it drops.
+        A removed node stays connected until it disconnects, so that it learns of its removal."""
         self._transport.know(now.epoch)
         self.urls = {number: now.nodes[number].http for number in now.members if now.nodes[number].http} or self.urls
         for number, record in now.nodes.items():
@@ -140,7 +140,7 @@ class ClusterMember:
                 self._transport.dismiss_node(number)
 
     async def part(self, now: ClusterMap) -> None:
-        """From those that were removed, and are not there any more."""
+        """Drop the links to removed nodes that have disconnected."""
         for number in self._transport.nodes:
             record = now.nodes.get(number)
             away = not self._raft.is_there(number)
@@ -148,25 +148,25 @@ class ClusterMember:
                 await self._transport.remove_node(number)
 
     def levels(self, members: Callable[[], Iterable[int]]) -> FeatureLevels:
-        """Who raises the levels of the groups here. `members`: the nodes of the cluster; none before they are known."""
+        """Create the object that raises the local groups' feature levels. `members` returns the cluster's nodes, empty until known."""
         return FeatureLevels(self._core, members, self._raft.level_of, self._transport.work_at)
 
     def reader_lag(self, readers: Callable[[], Collection[int]]) -> ReplicaLag:
-        """How far read replicas are behind. `readers`: their nodes."""
+        """Create the lag tracker of read replicas. `readers` returns their nodes."""
         return ReplicaLag(self._core, readers, asyncio.get_running_loop().time)
 
     def store_leads(self, access: StoreAccess) -> StoreLeadership:
-        """Who hands leaderships to others while the object store cannot be used here."""
+        """Create the object that transfers leaderships while this node cannot use the object store."""
         return StoreLeadership(self._core.leadership, access, self._transport, self._cores_there)
 
     def _cores_there(self) -> list[int]:
-        """Those of the other nodes that may lead something that is here."""
+        """Return the addresses of the connected cores that may lead a local group."""
         voters = {node for member in self._core.members.values() for node in member.raft.configuration.voters}
         there = [node for node in self._transport.nodes if node in voters and self._raft.is_there(node)]
         return [address(node, core) for node in there for core in range(self._raft.cores_of(node))]
 
     def replicas(self) -> list[Replica]:
-        """For the cluster's view."""
+        """Return the state of the local replicas for the cluster view."""
         return [replica_of(number, status, self._core.node) for number, status in self._core.statuses().items()]
 
     def samples(self) -> Samples:
@@ -184,19 +184,19 @@ class ClusterMember:
         }
 
     def checks(self) -> list[tuple[str, Callable[[], str | None]]]:
-        """For the health of this core."""
+        """Return the cluster's health checks of this core."""
         return [("leaders", self._leaderless)]
 
     async def hand_over(self) -> None:
-        """Before a stop: others lead what this core leads, if they can, and give it back when it has come back."""
+        """Transfer this core's leaderships before a stop, for at most `HAND_OVER_SECONDS`. The receivers return them after its restart."""
         leads, loop = self._core.leadership, asyncio.get_running_loop()
         leads.leave(self._transport, self._cores_there())
         deadline = loop.time() + HAND_OVER_SECONDS
-        while leads.hand_over_all() and self._raft.there and loop.time() < deadline:  # again: one that was asked may be just going, too
+        while leads.hand_over_all() and self._raft.there and loop.time() < deadline:  # retry: a target may be stopping too
             await asyncio.sleep(HAND_OVER_LOOK_SECONDS)
 
     def reload(self) -> None:
-        """Take the certificates that the files hold now, if the other nodes would accept them; connections that are there go on."""
+        """Load the certificate files again if the other nodes would accept them. Open connections stay."""
         try:
             made = peer_tls_of(self._start.config.cluster, dates=True)
         except ConfigError as error:
@@ -213,7 +213,7 @@ class ClusterMember:
         )
 
     def certificate_trouble(self) -> str | None:
-        """That it is over, or soon will be, or that the files hold one that cannot be used; for health."""
+        """Return a warning for health: the certificate expires, or the files are unusable. None if neither."""
         found = None if self._expires is None else date_trouble(self._expires, dt.datetime.now(dt.UTC))
         if not self._refused:
             return found
@@ -249,7 +249,7 @@ class ClusterMember:
         return waits(forgotten, self._transport.nodes)
 
     def look_at_memory(self) -> None:
-        """About once a second: a node that has lost its disk says what it waits for, once it lasts, and when that changes."""
+        """Log what a node without its disk waits for, once it persists for two calls and when it changes. Called every second."""
         waiting = self._waiting()
         if waiting and waiting == self._waits_for and waiting != self._said:
             self._said = waiting
@@ -258,10 +258,11 @@ class ClusterMember:
 
 
 def leaderless(groups: Iterable[int], leader_of: Callable[[int], int], whereabouts: GroupLocations) -> str | None:
-    """How many of the groups here have no leader, for health. A member without a vote starts no election: it remembers the last leader it
-    heard, however long ago, so of a read replica's groups those count whose leader is there."""
+    """Return how many local groups have no known leader, or None.
+    A member without a vote starts no election and remembers its last leader. On a read replica, a group therefore also counts when that
+    leader is disconnected."""
     own, now = whereabouts.node, whereabouts.map
     reads = own in now.nodes and now.nodes[own].reader
-    belong = [number for number in groups if own in now.replicas_of(number)]  # others are on their way out
+    belong = [number for number in groups if own in now.replicas_of(number)]  # the others are being dropped
     without = [number for number in belong if not (leader := leader_of(number)) or (reads and not whereabouts.is_there(leader))]
     return f"no leader is known of {len(without)} of {len(belong)} groups" if without else None

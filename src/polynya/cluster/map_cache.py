@@ -1,4 +1,4 @@
-"""The newest map of the cluster that this core knows. Core 0 has it from its replica of the meta group, and tells its siblings."""
+"""The newest cluster map that a core knows. Core 0 reads it from its meta group replica and sends it to the sibling cores."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ from polynya.stream.placement import ClusterMap, born
 from polynya.transport import Hello, Reply, Transport, address, node_of
 from polynya.wire.hosts import bare_host
 
-KIND_MAP = 1007  # beside those of health, access, farewell and the cluster's view
-ASK_SECONDS = 2.0  # one that does not answer is passed over
+KIND_MAP = 1007  # message kind between cores
+ASK_SECONDS = 2.0  # timeout for one node
 log = logging.getLogger("polynya.cluster")
 _DECODER = msgspec.msgpack.Decoder(ClusterMap)
 _ENCODER = msgspec.msgpack.Encoder()
 
 
 class ClusterMapCache:
-    """Of one core. `now` has epoch 0 until the meta group has said something: as the cluster was born, or nothing on a node that joins. What
-    a node has is made and deleted by maps of later epochs alone.
+    """The newest cluster map of one core.
 
-    `on_map` are called on the loop with each newer map, epochs never going back; who is added later has to look at `now` itself.
+    `now` has epoch 0 until the meta group delivers a map: the birth map, or an empty map on a joining node. Only later epochs create or
+    delete replicas.
+
+    The loop calls `on_map` with each newer map; epochs only increase. A listener added later must read `now` itself.
     """
 
     def __init__(self, birth: NodeIdentity, cluster: ClusterConfig, transport: Transport | None, *, core: int) -> None:
@@ -38,14 +40,14 @@ class ClusterMapCache:
         self._transport = transport
         self._core = core
         self._node = birth.node
-        self._asked = 0  # the node that was asked last
-        self._behind: set[int] = set()  # nodes that have said that they know less, and have not been told yet
+        self._asked = 0  # the node asked last
+        self._behind: set[int] = set()  # nodes with an older map that have not acknowledged this one
         if transport is not None:
             transport.on(KIND_MAP, self._hear)
             transport.on_met = self._met
 
     def take(self, found: ClusterMap | None) -> None:
-        """What the replica of the meta group has, or core 0 has told."""
+        """Adopt a map from the meta group replica or core 0 if it is newer."""
         if found is None or found.epoch <= self.now.epoch:
             return
         self.now = found
@@ -57,19 +59,20 @@ class ClusterMapCache:
                 self._transport.send(core, KIND_MAP, body)
 
     async def ask(self) -> None:
-        """A core that started later than the last change, or missed it. For core 0 nothing."""
+        """Fetch a newer map from core 0; on core 0, do nothing. Covers a core that started late or missed a change."""
         if self._core == 0 or self._transport is None:
             return
         try:
             body = await self._transport.call(0, KIND_MAP, _ENCODER.encode(self.now.epoch))
         except PolynyaError:
-            return  # asked again soon
+            return  # retried soon
         if body:
             self.take(_DECODER.decode(body))
 
     async def ask_another(self) -> None:
-        """Core 0, of one other node after the other. Whoever was away while others came does not know them, and lets none of them in: where one of
-        those leads the meta group, its log says nothing here. A map is of what is committed, so anybody's is as good."""
+        """Send the map to nodes behind it, then fetch a newer one from the next node in turn. Core 0 only.
+        A node that was down while members changed rejects the new ones. If one of them leads the meta group, no log entries arrive here.
+        Every map holds committed state only, so any node may answer."""
         self._behind.intersection_update(self.now.members)
         for node in sorted(self._behind):
             self._tell(node)
@@ -82,7 +85,7 @@ class ClusterMapCache:
                 body = await self._transport.call(address(self._asked, 0), KIND_MAP, _ENCODER.encode(self.now.epoch))
             found = _DECODER.decode(body) if body else None
         except (PolynyaError, TimeoutError):
-            return  # the next one, then
+            return  # the next call asks the next node
         except UNREADABLE as error:
             log.warning("the map of another node makes no sense", extra={"node": self._asked, "reason": str(error)})
             return
@@ -97,7 +100,7 @@ class ClusterMapCache:
             reply(b"")
 
     def _met(self, hello: Hello) -> None:
-        """Who was away may know none of those that are left of a majority with it, and so could ask nobody."""
+        """Send the map to a peer whose handshake shows an older epoch. It may know no member of the current majority to ask."""
         if self._core == hello.core == 0 and hello.epoch < self.now.epoch:
             self._behind.add(hello.node)
             self._tell(hello.node)
@@ -112,7 +115,7 @@ class ClusterMapCache:
 
 
 class NodeHosts:
-    """The bare hosts of the cluster's nodes: those of the settings, and those of the newest map. Computed once for each map."""
+    """The bare hosts of the cluster's nodes, from the settings and the newest map. Computed once for each map."""
 
     def __init__(self, cluster: ClusterConfig, maps: ClusterMapCache | None) -> None:
         self._listed = cluster.nodes
@@ -132,7 +135,7 @@ def _hosts_of(nodes: Iterable[ClusterNode | NodeRecord]) -> frozenset[str]:
 
 
 def birth_command(birth: NodeIdentity, cluster: ClusterConfig) -> ClusterBorn:
-    """The first map: the same from every node of the birth list, addresses as this one's settings have them."""
+    """Return the command with the first map. All birth nodes propose the same one, except for the addresses in their settings."""
     listed = {node.id: node for node in cluster.nodes}
     zones = dict(zip(birth.nodes, birth.zones, strict=False))
     records = [
@@ -145,7 +148,7 @@ def birth_command(birth: NodeIdentity, cluster: ClusterConfig) -> ClusterBorn:
 
 
 def map_at_birth(birth: NodeIdentity, cluster: ClusterConfig) -> ClusterMap:
-    """Epoch 0. Empty for a node that joined later."""
+    """Return the map of epoch 0, empty for a node that joined later."""
     if not birth.nodes:
         return ClusterMap(0, cluster.replicas, {}, {})
     command = birth_command(birth, cluster)

@@ -1,4 +1,4 @@
-"""What operators do to a cluster: each act is checked against what is there now, then written into the map; the controller does the rest."""
+"""Operators' changes to a cluster: each is checked against the current state and written to the map; the controller executes it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STATES = {"cordon": NodeState.CORDONED, "uncordon": NodeState.ACTIVE, "drain": N
 
 
 class ClusterOperations:
-    """Of one core of a node in a cluster."""
+    """Cluster operations, on any core of a cluster node."""
 
     def __init__(self, view: ClusterView, maps: ClusterMapCache, steering: Reconfiguration, service: Proposing, cluster_id: str) -> None:
         self._view, self._maps, self._steering, self._service, self._cluster_id = view, maps, steering, service, cluster_id
@@ -36,13 +36,13 @@ class ClusterOperations:
         return await self._view.health()
 
     async def add(self, node: NewNode) -> dict[str, Any]:
-        """A node more, or one in the place of another."""
+        """Add a node, or one that replaces another."""
         now, seen = await self._see()
         if node.replaces and node.reader:
             raise ClusterRefused("INVALID_REQUEST", "a read replica takes over from no other node")
         if node.replaces:
             refuse(refusals.replacing(now, seen, node.replaces, node.id, node.peer))
-            old = now.nodes.get(node.id, now.nodes[node.replaces])  # the heir itself, if this was asked before
+            old = now.nodes.get(node.id, now.nodes[node.replaces])  # a repeated request: the replacement's own record
             node = msgspec.structs.replace(node, peer=node.peer or old.peer, http=node.http or old.http, zone=node.zone or old.zone)
         number = node.id or max(now.nodes, default=0) + 1
         if not node.peer or not node.http:
@@ -80,7 +80,7 @@ class ClusterOperations:
         return {"epoch": await self._write(NodeSet(node, wanted)), "node": node}
 
     async def promote(self, node: int, rebalance: bool) -> dict[str, Any]:
-        """A read replica is to be a node like the others."""
+        """Promote a read replica to a voting node."""
         now, seen = await self._see()
         unknown = refusals.unknown(now, node)
         if unknown:
@@ -122,8 +122,9 @@ class ClusterOperations:
         return {"epoch": await self._write(SetBalancing(True, replicas))}
 
     async def _hand_over(self, group: int, target: int, *, begun: bool) -> str:
-        """Why that is not done yet. `begun`: who is to lead is written, so that the lead follows by itself, and nothing is refused any more; else raises
-        `ClusterRefused`, Unavailable and OutcomeUnknown."""
+        """Transfer a group's leadership. Return why it is pending, or "".
+        `begun` means that the map names the target already: the transfer follows from the map, so a failure is not an error. Otherwise
+        raise `ClusterRefused`, Unavailable or OutcomeUnknown."""
         try:
             refusal = await self._steering.transfer(group, target)
         except (Unavailable, OutcomeUnknown) as fault:
@@ -149,7 +150,7 @@ class ClusterOperations:
             raise ClusterRefused("GROUP_NOT_FOUND", f"there is no group {group}; the groups are 0 to {max(now.groups)}")
 
     async def _write(self, command: Command) -> int:
-        """Into the map; its epoch then. What this core knows of it follows."""
+        """Write a command to the map and return the new epoch. This core's cached map follows later."""
         try:
             reply = await self._service.call(META_GROUP, command)
         except NotLeader:
@@ -161,7 +162,7 @@ class ClusterOperations:
         return int(reply.detail)
 
     async def _leaderless(self) -> str:
-        """Why nothing can be written into the map now."""
+        """Return why the map cannot be written now."""
         voters, up = self._maps.now.groups[META_GROUP].voters, observed(await self._view.gather()).up
         away = [node for node in voters if node not in up]
         why = (
@@ -173,7 +174,7 @@ class ClusterOperations:
 
 
 class NoCluster:
-    """Of a node by itself."""
+    """Cluster operations of a standalone node."""
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
@@ -204,7 +205,7 @@ class NoCluster:
 
 
 def refuse(reason: str) -> None:
-    """Nothing when there is no reason. Raises `ClusterRefused`."""
+    """Raise `ClusterRefused` if there is a reason."""
     if reason:
         raise ClusterRefused("CLUSTER_REFUSED", reason)
 

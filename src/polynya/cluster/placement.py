@@ -1,4 +1,4 @@
-"""This core does as the map says: it makes replicas that it is to have, and drops those that it has no more."""
+"""Reconcile one core with the map: create the replicas that it places here, drop the others."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from polynya.engine.replicated import ReplicatedEngine
 from polynya.service.routing.group_locations import GroupLocations, GroupMap
 from polynya.stream.placement import META_GROUP
 
-AGAIN_SECONDS = 1.0  # what could not be done is tried again
+AGAIN_SECONDS = 1.0  # retry interval
 log = logging.getLogger("polynya.placing")
 
 
 class PlacementReconciler:
-    """Of one core. `groups` are those that this core has of the node's. `on_map` hear of each newer map before anything is done about it."""
+    """Creates and drops the replicas of one core. `groups` are this core's share of the groups. `on_map` run before any action on a map."""
 
     def __init__(
         self, core: ReplicatedEngine, residence: ReplicaLifecycle, steering: Reconfiguration, whereabouts: GroupLocations, groups: range
@@ -27,11 +27,11 @@ class PlacementReconciler:
         self._groups = groups
         self._news = asyncio.Event()
         self.on_map: list[Callable[[GroupMap], None]] = []
-        self.missing: set[int] = set()  # groups that count on a replica here, which is not: its disk was lost
+        self.missing: set[int] = set()  # groups with a voting replica here whose data is lost
         core.first_of = whereabouts.first_of
 
     def adopt(self, newest: GroupMap) -> None:
-        """Epochs that are not newer are passed over."""
+        """Adopt a newer map; ignore others."""
         if newest.epoch <= self._whereabouts.map.epoch:
             return
         self._whereabouts.map = newest
@@ -43,7 +43,7 @@ class PlacementReconciler:
         self._news.set()
 
     async def run(self) -> None:
-        """For ever."""
+        """Run until cancelled."""
         while True:
             self._news.clear()
             if await self._work():
@@ -52,9 +52,9 @@ class PlacementReconciler:
                 await asyncio.sleep(AGAIN_SECONDS)
 
     async def _work(self) -> bool:
-        """Whether all is as the map says."""
+        """Create and drop replicas. Return True if the core matches the map."""
         known, node, core = self._whereabouts.map, self._whereabouts.node, self._core
-        if not known.epoch:  # as the cluster was born: what there is of that is here
+        if not known.epoch:  # the birth map: its replicas exist already
             return True
         done = True
         self.missing = set()
@@ -73,14 +73,14 @@ class PlacementReconciler:
     async def _make(self, group: int) -> bool:
         known, node = self._whereabouts.map, self._whereabouts.node
         if node in known.placed_on(group) and node not in known.learners_of(group):
-            self.missing.add(group)  # others count on what it promised and acknowledged, and it knows nothing of it
+            self.missing.add(group)  # a new replica would forget the votes and acknowledgements that others rely on
             return True
         await self._residence.make(group)
         log.info("a replica is made", extra={"group": group})
         return True
 
     async def _drop(self, group: int) -> bool:
-        """The map says so, and then the group's leader has to say that it does without."""
+        """Drop a replica that is out of the map, once the group's leader confirms that it is no member."""
         told_ms = self._core.now_ms()
         status = await self._steering.status(group)
         if not status.settled or self._core.node in status.configuration.members:

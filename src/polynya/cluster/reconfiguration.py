@@ -1,4 +1,4 @@
-"""What changes a group's members and leader, asked for on any core and done where the group is led."""
+"""Change a group's members and leader: requested on any core, executed by the group's leader."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StatusRequest(msgspec.Struct, array_like=True, frozen=True):
 
 
 class GroupStatus(msgspec.Struct, array_like=True, frozen=True):
-    """As the group's leader `node` says. `settled`: the configuration is committed, and not joint. `peers` are the other members."""
+    """The state of a group from its leader `node`. `settled`: the configuration is committed and not joint. `peers`: the other members."""
 
     node: int
     term: int
@@ -41,8 +41,8 @@ class GroupStatus(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Reconfiguration:
-    """One per core. All wait for an election, and raise Unavailable, or OutcomeUnknown when the leader was lost with it: all may be asked
-    again."""
+    """Membership changes and leadership transfers, one instance per core.
+    Each call waits for an election. It raises Unavailable, or OutcomeUnknown when the leader was lost with the request. All may be retried."""
 
     def __init__(self, service: NodeService, core: ReplicatedEngine) -> None:
         self._service, self._core = service, core
@@ -51,16 +51,16 @@ class Reconfiguration:
         service.serve(STATUS, StatusRequest, GroupStatus, self._status)
 
     async def change(self, group: int, target: Configuration) -> ProposalRefused | None:
-        """Towards these voters, learners and readers. It has begun when the answer is None; `status` tells when it is settled. A leader that
-        has no vote in `target` hands over first (HANDING_OVER)."""
+        """Start a change to these voters, learners and readers. None means started; `status` shows when it is settled.
+        A leader without a vote in `target` first transfers its leadership (HANDING_OVER)."""
         return _refusal(await self._service.at_home(group, CHANGE, ChangeRequest(group, target), self._change))
 
     async def transfer(self, group: int, node: int) -> ProposalRefused | None:
-        """Hand the lead to this node."""
+        """Transfer the group's leadership to this node."""
         return _refusal(await self._service.at_home(group, TRANSFER, TransferRequest(group, node), self._transfer))
 
     async def status(self, group: int) -> GroupStatus:
-        """True at some moment after the question."""
+        """Return the group's status, linearizable: it held at some moment after the call."""
         found: GroupStatus = await self._service.at_home(group, STATUS, StatusRequest(group), self._status)
         return found
 

@@ -1,4 +1,4 @@
-"""A node that was removed from its cluster ends: by the map, if it hears it, or by the word of a node that refuses it (docs/decisions/0017)."""
+"""Stop a node that was removed from its cluster: its map shows it, or a peer rejects it (docs/decisions/0017)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ log = logging.getLogger("polynya.cluster")
 
 
 class Removal:
-    """Of one core. `stop` ends the node in order, `end` this process at once: the supervisor then ends the others."""
+    """Stops a removed node. `stop` shuts the node down in order; `end` exits this process at once, and the supervisor stops the others."""
 
     def __init__(
         self, start: CoreStart, maps: ClusterMapCache, *, stop: Callable[[int, int], None] = os.kill, end: Callable[[int], None] = os._exit
     ) -> None:
         self._start, self._maps = start, maps
         self._stop, self._end = stop, end
-        self.look(maps.now)  # what was heard before a kill
+        self.look(maps.now)  # a map received before a kill
         maps.on_map.append(self.look)
 
     def look(self, now: ClusterMap) -> None:
-        """What this node has was made by others before they said so: it stops."""
+        """Stop the node if the map has it as removed. Its replicas were replaced before that."""
         record = now.nodes.get(self._start.birth.node)
         if record is None or record.state != NodeState.REMOVED or self._start.core:
             return
@@ -39,12 +39,12 @@ class Removal:
         self._stop(self._start.supervisor_pid, signal.SIGTERM)
 
     def told(self, by: int, epoch: int) -> None:
-        """Node `by`, whose map has `epoch`, refuses this one because it was removed while it was away."""
-        if epoch <= self._maps.now.epoch:  # its own map is as new, and has it as a member: not believed
+        """Exit because node `by` rejects this one: its map of `epoch` has this node as removed."""
+        if epoch <= self._maps.now.epoch:  # the own map is as new and has this node as a member
             return
         log.error("this node was removed from the cluster while it was away: it ends", extra={"told_by": by, "map_epoch": epoch})
         self._mark()
-        self._end(EXIT_REMOVED)  # nobody counts on it: nothing is to be handed over
+        self._end(EXIT_REMOVED)  # no member relies on this node: no leadership transfer is needed
 
     def _mark(self) -> None:
         data = Path(self._start.config.data)

@@ -1,4 +1,4 @@
-"""A core whose data folder is an older copy ends by the word of those who remember more, and does not start again (docs/decisions/0023)."""
+"""Stop a core whose data directory is a stale copy: peers that recorded a later journal position reject it (docs/decisions/0023)."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from polynya.files import write_whole
 from polynya.transport import Hello, JournalReport, Transport
 from polynya.wal import Journal
 
-FILE = "others.json"  # in the core's folder: what cores of other nodes have said of their journals
-MARK = "older"  # there once it is known that this folder has less than it had; its text says why
+FILE = "others.json"  # in the core's folder: the journal positions that peers reported
+MARK = "older"  # exists once this folder is known to be stale; its text is the reason
 KEEP_SECONDS = 5.0
 log = logging.getLogger("polynya.core")
 
 
 class PeerPositions(msgspec.Struct, frozen=True):
-    """What is remembered, in this history of the cluster."""
+    """Reported journal positions, valid in one history of the cluster."""
 
     history: int
     said: list[JournalReport]
 
 
 class StaleCopyGuard:
-    """Of one core of a cluster. `end` is told what this folder is, and does not return where that ends the process."""
+    """Detects a stale data directory of one core. `end` receives the error and normally exits the process."""
 
     def __init__(self, start: CoreStart, transport: Transport, journal: Journal, *, end: Callable[[BaseException], None]) -> None:
         self._folder = Path(start.config.data) / f"core-{start.core}"
@@ -43,29 +43,29 @@ class StaleCopyGuard:
         transport.on_older = self.told
 
     def told(self, hello: Hello) -> None:
-        """Another node remembers more of this core's journal than there is."""
+        """Mark the folder as stale and stop: a peer recorded a later position of this journal."""
         text = (
             f"{self._folder} is an older copy of itself, or has lost its end: node {hello.node} remembers what is not there ({hello.lacks}). "
             "What it promised since is forgotten, so it takes no part any more"
         )
         try:
             write_whole(self._folder / MARK, text.encode())
-        except OSError as error:  # the next start is told again
+        except OSError as error:  # peers reject the next start too
             log.warning("what this folder is cannot be noted in it", extra={"error": str(error)})
         self._end(CorruptData(text))
 
     async def run(self) -> None:
-        """Keep what others say, for the next start."""
+        """Write the reported positions to disk regularly."""
         while True:
             await asyncio.sleep(KEEP_SECONDS)
             await self.keep()
 
     async def keep(self) -> None:
-        """If there is something new. A disk that takes no file now takes it later."""
+        """Write the reported positions if they changed. A failed write is retried."""
         if not self._recollection.dirty:
             return
         self._recollection.dirty = False
-        others = msgspec.msgpack.encode(self._recollection.give())  # as it is now: others go on to speak
+        others = msgspec.msgpack.encode(self._recollection.give())  # a copy: peers go on to report
         kept = PeerPositions(self._history, msgspec.msgpack.decode(others, type=list[JournalReport]))
         try:
             await asyncio.to_thread(write_json, self._folder / FILE, kept)
@@ -77,7 +77,7 @@ class StaleCopyGuard:
             self._troubled = True
 
     def _kept(self) -> list[JournalReport]:
-        """Nothing, where it cannot be read: it is one more look at the others, and no data."""
+        """Return the stored positions, or none if unreadable: they are an additional check, not data."""
         try:
             found = msgspec.json.decode((self._folder / FILE).read_bytes(), type=PeerPositions)
         except (OSError, msgspec.DecodeError):
@@ -86,7 +86,7 @@ class StaleCopyGuard:
 
 
 def refuse_older(folder: Path) -> None:
-    """Raises CorruptData when it is known of a core's folder that it is an older copy."""
+    """Raise CorruptData if the core's folder is marked as stale."""
     try:
         text = (folder / MARK).read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""What a cluster looks like: its nodes, and where each group is led and how far each replica is. Any node answers, for all of them."""
+"""The state of the cluster: its nodes, each group's leader and each replica's lag. Any node answers for all."""
 
 from __future__ import annotations
 
@@ -25,60 +25,60 @@ from polynya.stream.commands import NodeState
 from polynya.stream.placement import META_GROUP, ClusterMap
 from polynya.transport import Reply, Transport, address, node_of
 
-KIND_STATUSES = 1004  # beside those of health, access and farewell
-GATHER_SECONDS = 2.0  # a core that does not answer in this time counts as away
+KIND_STATUSES = 1004  # message kind between cores
+GATHER_SECONDS = 2.0  # a core that takes longer counts as down
 ASK_AGAIN_SECONDS = 0.05
-HEALTH_SECONDS = 0.5  # an answer about health is this old at most
-TRUST_SHOWN = 3  # of those who say why a node is away
-LAG_ENTRIES = 10_000  # a replica so far behind is none to count on yet
-CLOCK_SECONDS = 5.0  # clocks that differ by more are not kept right
-KNOWS_MAPS = 1  # this release keeps a map
+HEALTH_SECONDS = 0.5  # maximum age of a cached health answer
+TRUST_SHOWN = 3  # reasons shown for each unreachable node
+LAG_ENTRIES = 10_000  # a replica further behind is reported as a problem
+CLOCK_SECONDS = 5.0  # larger differences are reported
+KNOWS_MAPS = 1  # version of the map format
 CAUGHT_UP_ENTRIES = Settings().caught_up_entries
 
 
 class Replica(msgspec.Struct, frozen=True):
-    """A member of one group, as its own node sees it. The last three: only of a leader."""
+    """A replica as its own node sees it. Only leaders fill `configuration`, `settled` and `caught_up`."""
 
     group: int
     role: str
     term: int
-    leader: int  # node; 0 when it knows none
+    leader: int  # node; 0 if unknown
     commit: int
     applied: int
     last: int
     configuration: Configuration | None = None
     settled: bool = False
     caught_up: list[int] = []
-    forgotten: list[int] | None = None  # it has lost what it may have promised, and has no voice: who has to tell it first
+    forgotten: list[int] | None = None  # after a disk loss, without a vote: nodes that must answer first
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What one core says. `maps`: 0 of a release whose nodes keep no map; `epoch` of the one it has."""
+    """The status report of one core. `maps`: 0 from a release without maps; `epoch`: of its newest map."""
 
     release: str
     replicas: list[Replica]
     maps: int = 0
     epoch: int = 0
-    lost: list[int] = []  # groups that count on a replica there, whose data is gone
-    level: int = 1  # of logs, the newest that its release knows
-    works_at: int = 1  # the lowest of the groups that it leads
-    lags: dict[int, tuple[int, float]] = {}  # of read replicas, as far as groups are led there: entries and seconds behind
-    store: str = ""  # why the object store cannot be used there
-    disk: str = ""  # that there is little room on it
-    certificate: str = ""  # that the one for other nodes is over, or soon will be, or that a new one cannot be used
-    refusals: dict[int, str] = {}  # nodes that do not let it in, or that it does not, and why
-    twins: dict[int, str] = {}  # nodes whose id somebody else uses, too: from where
-    clock: float = 0.0  # what time it is there, in seconds since 1970; 0 of a release that does not say
-    unheard: list[int] = []  # nodes of the cluster that this core does not hear
-    ahead: float = 0.0  # so far is that clock ahead of the one of the node that asked, in seconds, or at least; never sent
+    lost: list[int] = []  # groups with a voting replica there whose data is lost
+    level: int = 1  # highest feature level of its release
+    works_at: int = 1  # lowest feature level of the groups it leads
+    lags: dict[int, tuple[int, float]] = {}  # read replica -> (entries, seconds) behind, for the groups led by it
+    store: str = ""  # why the object store is unusable
+    disk: str = ""  # warning: disk nearly full
+    certificate: str = ""  # warning: the node certificate expires, or a new one is unusable
+    refusals: dict[int, str] = {}  # node -> why one rejects the other's connection
+    twins: dict[int, str] = {}  # node -> address of a second process with the same id
+    clock: float = 0.0  # seconds since 1970; 0 from a release without it
+    unheard: list[int] = []  # members without a connection to this core
+    ahead: float = 0.0  # least seconds by which that clock is ahead of the asking node's; never sent
 
 
 ByCore = dict[tuple[int, int], Told]
-"""What each core (node, core) says; those that did not answer are left out."""
+"""The report of each (node, core); those that did not answer are missing."""
 
 
 class ClusterView:
-    """Of one core. `replicas` are those of its groups; `maps` is None on a node by itself."""
+    """The cluster view of one core. `replicas` returns its local replicas; `maps` is None on a standalone node."""
 
     def __init__(
         self, start: CoreStart, transport: Transport | None, replicas: Callable[[], list[Replica]], maps: ClusterMapCache | None
@@ -93,14 +93,14 @@ class ClusterView:
         self.store: Callable[[], str] = str
         self.disk: Callable[[], str] = str
         self.certificate: Callable[[], str | None] = str
-        self._asking: asyncio.Task[dict[str, Any]] | None = None  # for those who ask for health
+        self._asking: asyncio.Task[dict[str, Any]] | None = None  # shared by health requests
         self._asked = 0.0
         self.clock = time.time
         if transport is not None:
             transport.on(KIND_STATUSES, self._hear)
 
     async def look(self) -> dict[str, Any]:
-        """`GET /v1/cluster`."""
+        """Answer `GET /v1/cluster`."""
         birth = self._start.birth
         shown: dict[str, Any] = {"cluster": birth.cluster_id, "node": birth.node, "epoch": 0, "replicas": 1, "balancing": False}
         if self._maps is None:
@@ -125,8 +125,7 @@ class ClusterView:
         return {**shown, "nodes": list(nodes.values()), "groups": groups, "problems": found, "notes": notes}
 
     async def health(self) -> dict[str, Any]:
-        """`GET /v1/cluster/health`: the problems and notes alone, and how many nodes there are. Anybody may ask, so what was found is told again
-        for a moment."""
+        """Answer `GET /v1/cluster/health`: problems, notes and the number of nodes. Unauthenticated, so the answer is cached."""
         loop = asyncio.get_running_loop()
         if self._asking is None or (self._asking.done() and loop.time() - self._asked > HEALTH_SECONDS):
             self._asking, self._asked = loop.create_task(self.look()), loop.time()
@@ -134,7 +133,7 @@ class ClusterView:
         return {"healthy": not told["problems"], "nodes": len(told["nodes"]), "problems": told["problems"], "notes": told["notes"]}
 
     async def gather(self) -> ByCore:
-        """All cores of all nodes are asked; those that do not answer are left out."""
+        """Ask all cores of all nodes; those that do not answer are missing."""
         start = self._start
         own = start.birth.node
         told = {(own, start.core): self._told()}
@@ -142,7 +141,7 @@ class ClusterView:
             return told
         places = {(own, core): core for core in self._transport.others}
         raft = self._transport.raft
-        for node in self._transport.nodes:  # also one that was removed and does not know it yet
+        for node in self._transport.nodes:  # includes a removed node that does not know it yet
             if raft is not None and raft.is_there(node):
                 places |= {(node, core): address(node, core) for core in range(raft.cores_of(node))}
 
@@ -153,7 +152,7 @@ class ClusterView:
                     part = msgspec.msgpack.decode(await _answer(transport, place), type=Told)
             except (PolynyaError, TimeoutError, *UNREADABLE):
                 return
-            if not math.isfinite(part.clock):  # as good as not told
+            if not math.isfinite(part.clock):  # NaN or infinite: treated as not sent
                 part = msgspec.structs.replace(part, clock=0.0)
             told[where] = msgspec.structs.replace(part, ahead=_ahead(part.clock, asked, self.clock()))
 
@@ -190,7 +189,7 @@ class ClusterView:
 
 
 async def _answer(transport: Transport, place: int) -> bytes:
-    """Of a core that is there, though the connection to ask it may still be on its way: then it is asked again, until it is lost."""
+    """Ask a connected core. Retry until its connection is lost, as the request's connection may still be opening."""
     while True:
         try:
             return await transport.call(place, KIND_STATUSES, b"")
@@ -201,7 +200,7 @@ async def _answer(transport: Transport, place: int) -> bytes:
 
 
 def replica_of(group: int, status: Status, node: int) -> Replica:
-    """What a core says of its own."""
+    """Return the reported form of a local replica."""
     leads = status.role is Role.LEADER
     near = [each for each, peer in status.peers.items() if not peer.lost and peer.match and peer.match + CAUGHT_UP_ENTRIES >= status.last]
     return Replica(
@@ -220,7 +219,7 @@ def replica_of(group: int, status: Status, node: int) -> Replica:
 
 
 def observed(told: ByCore) -> ClusterObservation:
-    """What a planner goes by."""
+    """Return the planner's input from the reports."""
     best: dict[int, tuple[int, Replica]] = {}
     for (node, _), part in told.items():
         for replica in part.replicas:
@@ -235,7 +234,7 @@ def observed(told: ByCore) -> ClusterObservation:
 
 
 def described(now: ClusterMap, groups: int, told: ByCore) -> tuple[dict[int, dict[str, Any]], list[dict[str, Any]]]:
-    """Nodes by id, and all groups."""
+    """Return the nodes by id, and all groups."""
     shown = [_group(now, group, told) for group in range(groups + 1)]
     leaderless = any(not group["leader"] for group in shown)
     nodes = {number: _node(now, number, told) for number in now.members}
@@ -245,18 +244,21 @@ def described(now: ClusterMap, groups: int, told: ByCore) -> tuple[dict[int, dic
 
 
 def _condition(now: ClusterMap, number: int, node: dict[str, Any], *, unsure: bool) -> str:
-    """Its state, and of one that was to give something up whether it has. `unsure`: it may lead what nobody is known to lead."""
+    """Return the node's state, or whether a drain or emptying is complete.
+    `unsure`: the node is down and some group has no known leader, which may be this node."""
     state = now.nodes[number].state
     if state == NodeState.DRAINING and not node["leads"] and not unsure:
         return "drained"
     if state == NodeState.EMPTYING and not node["leads"] and not unsure:
-        held = any(group != META_GROUP or number in now.placed_on(group) for group in now.groups_of(number))  # all nodes follow that one
+        held = any(
+            group != META_GROUP or number in now.placed_on(group) for group in now.groups_of(number)
+        )  # every node follows the meta group
         return "emptying" if held else "emptied"
     return NodeState.NAMES[state]
 
 
 def problems(now: ClusterMap, nodes: dict[int, dict[str, Any]], groups: list[dict[str, Any]]) -> Iterable[str]:
-    """What keeps the cluster from being well, for people. Nobody counts on read replicas: what they lack is told by `reader_notes`."""
+    """Yield the problems of the cluster for operators. `reader_notes` covers read replicas."""
     away = [number for number in nodes if not nodes[number]["there"] and not now.nodes[number].reader]
     for number in away:
         yield f"node {number} does not answer"
@@ -304,7 +306,7 @@ def problems(now: ClusterMap, nodes: dict[int, dict[str, Any]], groups: list[dic
 
 
 def reader_notes(now: ClusterMap, nodes: dict[int, dict[str, Any]], groups: int) -> Iterable[str]:
-    """What read replicas lack, for people: writes do not need them."""
+    """Yield the problems of read replicas for operators; writes do not depend on them."""
     for number in sorted(now.readers):
         node = nodes[number]
         if not node["there"]:
@@ -318,19 +320,19 @@ def reader_notes(now: ClusterMap, nodes: dict[int, dict[str, Any]], groups: int)
 
 
 def store_notes(nodes: dict[int, dict[str, Any]]) -> Iterable[str]:
-    """Who cannot use the object store, for people: what was written is safe meanwhile, and others lead if they can."""
+    """Yield the nodes without access to the object store. Written data is safe, and other nodes take leadership if they can."""
     for number, node in nodes.items():
         if node["store"]:
             yield f"node {number} and the object store: {node['store']}"
 
 
 def disk_notes(nodes: dict[int, dict[str, Any]]) -> Iterable[str]:
-    """Whose disk is nearly full, for people: then others lead, and it falls behind."""
+    """Yield the nodes whose disk is nearly full. They give up leadership and fall behind."""
     return (f"node {number}: {node['disk']}" for number, node in nodes.items() if node["disk"])
 
 
 def clock_notes(told: ByCore) -> Iterable[str]:
-    """Whose clock differs from the others', for people."""
+    """Yield the nodes whose clock differs from the median by more than `CLOCK_SECONDS`."""
     ahead = {node: part.ahead for (node, _), part in told.items() if part.clock}
     first, last = min(ahead, key=lambda node: ahead[node], default=0), max(ahead, key=lambda node: ahead[node], default=0)
     if not ahead or ahead[last] - ahead[first] <= CLOCK_SECONDS:
@@ -338,7 +340,7 @@ def clock_notes(told: ByCore) -> Iterable[str]:
     middle = statistics.median(ahead.values())
     wrong = {node: round(seconds - middle) for node, seconds in sorted(ahead.items()) if abs(seconds - middle) > CLOCK_SECONDS}
     what = "expiry, certificates and the object store go by them: look at NTP there"
-    if len(ahead) == 2 or not wrong:  # nobody knows which of them is right
+    if len(ahead) == 2 or not wrong:  # no majority shows which one is right
         yield f"the clocks of nodes {first} and {last} are {ahead[last] - ahead[first]:.0f} s apart; {what}"
         return
     for node, seconds in wrong.items():
@@ -346,12 +348,12 @@ def clock_notes(told: ByCore) -> Iterable[str]:
 
 
 def _ahead(clock: float, asked: float, answered: float) -> float:
-    """How far the clock is ahead that was read somewhere between the two moments here; the least that it can be."""
+    """Return the least seconds by which `clock` is ahead, read between the local times `asked` and `answered`."""
     return 0.0 if not clock else max(clock - answered, 0.0) + min(clock - asked, 0.0)
 
 
 def trust_notes(nodes: dict[int, dict[str, Any]], told: ByCore) -> Iterable[str]:
-    """Whose certificate will not do for long, whose id is used twice, and why nodes that run do not reach each other, for people."""
+    """Yield expiring certificates, duplicate node ids and rejected connections between running nodes, for operators."""
     twins: dict[int, str] = {}
     for number in nodes:
         yield from {f"node {number}: {part.certificate}": None for (where, _), part in told.items() if where == number and part.certificate}
@@ -388,7 +390,7 @@ def _node(now: ClusterMap, number: int, told: ByCore) -> dict[str, Any]:
         "forgotten": {replica.group: replica.forgotten for part in parts for replica in part.replicas if replica.forgotten is not None},
         "lost": sorted(group for part in parts for group in part.lost),
         "votes": sum(number in placement.voters for placement in now.groups.values()),
-        "behind_entries": max((entries for entries, _ in lags), default=0),  # of a read replica
+        "behind_entries": max((entries for entries, _ in lags), default=0),  # read replicas only
         "behind_seconds": round(max((seconds for _, seconds in lags), default=0.0), 3),
         "store": next((part.store for part in parts if part.store), ""),
         "unheard_by": sorted({where for (where, _), part in told.items() if parts and where in now.nodes and number in part.unheard}),
@@ -397,7 +399,7 @@ def _node(now: ClusterMap, number: int, told: ByCore) -> dict[str, Any]:
 
 
 def _group(now: ClusterMap, group: int, told: ByCore) -> dict[str, Any]:
-    """As its leader says, and where that is away, as the newest of the others."""
+    """Return a group's state from its leader, else from the newest follower."""
     found = {where: replica for (where, _), part in told.items() for replica in part.replicas if replica.group == group}
     leaders = {where: replica for where, replica in found.items() if replica.role == "leader"}
     leader = max(leaders, key=lambda where: leaders[where].term, default=0)

@@ -1,4 +1,4 @@
-"""The cluster that a node is one of, as settings have it: the nodes it is born with or joins, and the certificates of the links between them."""
+"""The cluster settings of a node: the nodes it is born with or joins, and the certificates of the links between them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 NODE_MAX = 250
-NODES_MAX = 63  # of a list
+NODES_MAX = 63  # nodes in one list
 NODE_KEYS = ("id", "peer", "http")
 NODE_KEYS_MORE = ("zone", "role")
 ROLES = ("voter", "reader")
@@ -27,8 +27,8 @@ Made = TypeVar("Made")
 
 
 class ClusterNode(msgspec.Struct, frozen=True):
-    """One node. `peer` is HOST:PORT of its peer port, `http` the URL at which clients reach it, `zone` what fails with it. A `reader` is a read
-    replica: it follows every group and votes in none."""
+    """One node. `peer` is HOST:PORT of its peer port, `http` its URL for clients, `zone` its failure domain.
+    A `reader` is a read replica: it follows every group and votes in none."""
 
     id: int
     peer: str
@@ -47,7 +47,7 @@ class ClusterNode(msgspec.Struct, frozen=True):
 
 
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`id` is empty on a node by itself."""
+    """The cluster settings; `id` is empty on a standalone node."""
 
     id: str = ""
     node: int = 0
@@ -69,12 +69,12 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def own(self) -> ClusterNode:
-        """This node's entry in the list."""
+        """Return this node's entry in the list."""
         return next(node for node in self.nodes if node.id == self.node)
 
     @property
     def lists_itself(self) -> bool:
-        """Whether this node is in the list."""
+        """Return True if the list names this node."""
         return any(node.id == self.node for node in self.nodes)
 
     @property
@@ -83,22 +83,22 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def voting(self) -> list[ClusterNode]:
-        """The list without its read replicas."""
+        """Return the list without its read replicas."""
         return [node for node in self.nodes if not node.reader]
 
     @property
     def joins(self) -> bool:
-        """Whether this node comes to a cluster that others begin."""
+        """Return True if this node joins a cluster that others bootstrap."""
         return self.join or any(node.reader for node in self.nodes if node.id == self.node)
 
     @property
     def listen_place(self) -> tuple[str, int]:
-        """Host and port of this node's peer port."""
+        """Return the host and port of this node's peer port."""
         return ClusterNode(0, self.listen, "").peer_place if self.listen else self.own.peer_place
 
 
 def parse_cluster_id(text: str) -> str:
-    """32 hexadecimal digits."""
+    """Return a cluster id of 32 hexadecimal digits, in lower case."""
     if not _ID.fullmatch(text.strip().lower()):
         raise ValueError(
             "expected 32 hexadecimal digits, the same on every node: of a cluster with data, the cluster_id in node.json of any data folder; "
@@ -108,7 +108,7 @@ def parse_cluster_id(text: str) -> str:
 
 
 def parse_nodes(text: str) -> tuple[ClusterNode, ...]:
-    """`ID=HOST:PORT=URL`, `=ZONE` where nodes are in several, and `=reader` behind that of a read replica, with commas between nodes."""
+    """Parse `ID=HOST:PORT=URL[=ZONE[=reader]]`, separated by commas. A node without a zone but with a role has an empty zone."""
     parts = filter(None, (part.strip() for part in text.split(",")))
     return tuple(_each(_parse_node, list(parts)))
 
@@ -121,7 +121,7 @@ def _parse_node(part: str) -> ClusterNode:
 
 
 def _each(make: Callable[[Given], Made], given: Sequence[Given]) -> list[Made]:
-    """Make something of each. Raises ValueError that says what is wrong with all that cannot be used."""
+    """Apply `make` to each item. Raise ValueError with the problems of all that fail."""
     made, problems = [], []
     for each in given:
         try:
@@ -134,21 +134,21 @@ def _each(make: Callable[[Given], Made], given: Sequence[Given]) -> list[Made]:
 
 
 def parse_place(text: str) -> str:
-    """`HOST:PORT`, or nothing."""
+    """Parse `HOST:PORT` or an empty text."""
     if text.strip() and not _is_place(text.strip()):
         raise ValueError("expected HOST:PORT")
     return text.strip()
 
 
 def nodes_text(tables: Any) -> str:
-    """What `parse_nodes` reads, from the `[[cluster.nodes]]` of a TOML file. Raises ValueError that says what is wrong with which."""
+    """Return the text for `parse_nodes` from the `[[cluster.nodes]]` of a TOML file. Raise ValueError that names each faulty node."""
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ValueError("expected tables: [[cluster.nodes]], each with id, peer and http")
     return ",".join(_each(_table_text, list(enumerate(tables, 1))))
 
 
 def cluster_problems(cluster: ClusterConfig, origins: Mapping[str, str]) -> Iterable[str]:
-    """What is wrong with settings that are each well-formed."""
+    """Yield the contradictions between settings that are each well-formed."""
     if not cluster.is_on:
         set_ = [name for name in ("listen", "ca", "cert", "key") if getattr(cluster, name)]
         if set_:
@@ -170,7 +170,7 @@ def cluster_problems(cluster: ClusterConfig, origins: Mapping[str, str]) -> Iter
 
 
 def _node_problems(cluster: ClusterConfig, where: str) -> Iterable[str]:
-    """Faults of the list of nodes, for which `where` stands."""
+    """Yield the problems of the list of nodes; `where` names the setting."""
     for what in ("id", "peer", "http"):
         values = [str(getattr(node, what)) for node in cluster.nodes]
         twice = sorted({value for value in values if values.count(value) > 1})
@@ -187,7 +187,7 @@ def _node_problems(cluster: ClusterConfig, where: str) -> Iterable[str]:
 
 
 def checked_node(number: str, peer: str, http: str, zone: str = "", role: str = "") -> ClusterNode:
-    """Raises ValueError that says what is wrong."""
+    """Return the node. Raise ValueError with the problem."""
     if not (number.isascii() and number.isdigit() and 1 <= int(number) <= NODE_MAX):
         raise ValueError(f"{number!r}: a node's id is a number from 1 to {NODE_MAX}")
     if not _is_place(peer):

@@ -1,7 +1,7 @@
-"""The contract between the supervisor and a core process: what a core is told, what it reports, and that it never outlives it.
+"""The contract between the supervisor and a core process: its start record, its readiness report and its lifetime.
 
-The supervisor writes one JSON line (`CoreStart`) to the core's standard input and keeps that pipe open: its end is the supervisor's
-death. The core answers on `report_fd` with the byte `R` when it serves. Its exit code says whether a restart can help.
+The supervisor writes one JSON line (`CoreStart`) to the core's standard input and keeps that pipe open. End of file on it means that the
+supervisor died. The core writes the byte `R` to `report_fd` once it serves. Its exit code tells whether a restart can help.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from polynya.config.tls import TlsFiles
 
 READY = b"R"
 EXIT_CLEAN = 0
-EXIT_CORRUPT = 65  # data is damaged where it must not be: a restart would read the same
-EXIT_STUCK = 70  # told to stop, it did not come to its end, and said what hangs (`polynya.node.shutdown_watchdog`)
-EXIT_STORAGE = 74  # an fsync or a write failed: what is on the disk is unknown
-EXIT_REMOVED = 69  # this node belongs to its cluster no more; the supervisor ends with EXIT_CONFIG, as every later start does
-EXIT_ROOT = 77  # the object store came back, and is not this node's: found out while it served
-EXIT_CONFIG = 78  # the settings cannot work: no such bucket, a store without conditional writes, …
+EXIT_CORRUPT = 65  # damaged data: a restart would read the same
+EXIT_STUCK = 70  # a stop did not finish; the log names what hung (`polynya.node.shutdown_watchdog`)
+EXIT_STORAGE = 74  # an fsync or a write failed: the on-disk state is unknown
+EXIT_REMOVED = 69  # removed from its cluster; the supervisor exits with EXIT_CONFIG, as every later start does
+EXIT_ROOT = 77  # the object store became reachable while serving and belongs to another node
+EXIT_CONFIG = 78  # unusable settings: no such bucket, a store without conditional writes, …
 FATAL = {
     EXIT_CORRUPT: "its data is damaged; see the lines above for the place, and restore that file from a copy",
     EXIT_STORAGE: "the disk failed to write or to sync; check it (dmesg, free space), then start again: acknowledged data is safe",
@@ -40,22 +40,22 @@ _PR_SET_PDEATHSIG = 1
 
 
 class CoreStart(msgspec.Struct, frozen=True, kw_only=True):
-    """All that one core process needs to know. `config.cores` and `config.groups` are numbers here."""
+    """The start record of one core process. `config.cores` and `config.groups` are numbers here."""
 
     config: Config
     birth: NodeIdentity
     core: int
-    start_id: str  # of this start of the node: 128 random bits, hexadecimal
+    start_id: str  # id of this start of the node: 128 random bits, hexadecimal
     host: str  # numeric
     port: int
     admin_host: str  # loopback
     admin_port: int
-    far_admin_host: str = ""  # of `admin_listen`, if that is set
+    far_admin_host: str = ""  # from `admin_listen`, if set
     far_admin_port: int = 0
-    peer_host: str = ""  # of the peer port, where this node is one of a cluster
+    peer_host: str = ""  # peer port, in a cluster
     peer_port: int = 0
     tls: TlsFiles | None = None
-    run_directory: str  # of the sockets between cores
+    run_directory: str  # holds the sockets between cores
     supervisor_pid: int
     report_fd: int
 
@@ -69,10 +69,10 @@ class CoreStart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_start() -> CoreStart:
-    """In the core: take the start from standard input; from now on this process dies with its supervisor."""
+    """Read the start record from standard input, in the core. From then on this process dies with its supervisor."""
     line = bytearray()
     while not line.endswith(b"\n"):
-        piece = os.read(0, 1)  # bytewise: what follows the line belongs to nobody, and its end is a signal
+        piece = os.read(0, 1)  # bytewise: the pipe stays open after the line, and its end is a signal
         if not piece:
             raise SystemExit("the supervisor went away before it said what to do")
         line += piece
@@ -82,14 +82,13 @@ def read_start() -> CoreStart:
 
 
 def report_ready(start: CoreStart) -> None:
-    """In the core: it serves now. To be called once."""
+    """Report readiness to the supervisor, in the core. Call once."""
     os.write(start.report_fd, READY)
     os.close(start.report_fd)
 
 
 def watch_parent(loop: asyncio.AbstractEventLoop) -> None:
-    """In the core: end the process at once, as a power cut would, when the supervisor's end of standard input closes. Nothing acknowledged
-    is lost by it."""
+    """Exit at once, as in a power cut, when the supervisor's end of standard input closes. Acknowledged data is safe. Runs in the core."""
 
     def readable() -> None:
         if not os.read(0, 4096):
@@ -99,7 +98,7 @@ def watch_parent(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Ask the kernel (Linux) to kill this process when its parent dies; survives exec. Exits if the parent is gone already."""
+    """Ask the kernel (Linux) to kill this process when its parent dies; survives exec. Exit if the parent is gone already."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
@@ -107,7 +106,7 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """`python -m polynya.config.core_start PARENT_PID COMMAND…`: become a command that dies with its parent."""
+    """Run `python -m polynya.config.core_start PARENT_PID COMMAND…`: exec a command that dies with its parent."""
     die_with_parent(int(arguments[0]))
     os.execvp(arguments[1], arguments[1:])
 

@@ -1,7 +1,7 @@
-"""The rights on files that earlier releases wrote: taken away from other users, once for each folder, beside the running node.
+"""Remove other users' rights on files that earlier releases wrote: once for each folder, while the node runs.
 
-New files are private by the umask. The data folder itself is closed at every start, before anything else is done; what is in it, and in a folder of
-objects elsewhere, follows in a thread, as there may be millions of files. `DATA/private.json` notes the folders that are done.
+New files are private by the umask. Each start closes the data folder itself first. Its contents, and those of an object folder elsewhere,
+follow in a thread, as there may be millions of files. `DATA/private.json` lists the finished folders.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ log = logging.getLogger("polynya.supervisor")
 
 
 def begin_tightening(config: Config, cluster_id: str) -> None:
-    """Close the data folder now, and begin with what is in it unless that is done. A refusal, as on some mounts, is a warning."""
+    """Close the data folder and start a thread for its contents unless that is done. A refusal, as on some mounts, is a warning."""
     _warn(tighten([Path(config.data)], deep=False))
     threading.Thread(target=tighten_once, args=(config, cluster_id), name="rights", daemon=True).start()
 
 
 def tighten_once(config: Config, cluster_id: str) -> None:
-    """Take the rights of others away in the folders where that is not done, and note them. A refusal is not tried again."""
+    """Remove other users' rights in the unfinished folders and record them. A refusal is not retried."""
     data = Path(config.data)
     folders = [data]
     try:
@@ -36,7 +36,7 @@ def tighten_once(config: Config, cluster_id: str) -> None:
             folders.append(config.objects_path.resolve())
         for folder in folders:
             if str(folder) in _done(data) or not folder.is_dir():
-                continue  # a store that is away: the next start sees to it
+                continue  # missing store: the next start retries
             _warn(tighten([folder] if folder == data else _own(folder, cluster_id)))
             write_whole(data / PRIVATE, msgspec.json.encode(sorted({*_done(data), str(folder)})))
     except OSError as error:
@@ -44,7 +44,7 @@ def tighten_once(config: Config, cluster_id: str) -> None:
 
 
 def _own(root: Path, cluster_id: str) -> list[Path]:
-    """A root of objects, or only the product's part of it where it holds anything else."""
+    """Return the root of the objects, or only this product's entries if it holds others."""
     names = {MARKER_KEY, ".lock", ".tmp", "self-test", "tables", cluster_id}
     found = list(root.iterdir())
     own = [path for path in found if path.name in names]
@@ -52,7 +52,7 @@ def _own(root: Path, cluster_id: str) -> list[Path]:
 
 
 def _done(data: Path) -> list[str]:
-    """Folders that were seen to. A note that cannot be read is none."""
+    """Return the finished folders, none if the record is unreadable."""
     try:
         return msgspec.json.decode((data / PRIVATE).read_bytes(), type=list[str])
     except (OSError, ValueError):

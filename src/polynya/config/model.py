@@ -1,4 +1,4 @@
-"""The node's configuration: defaults < TOML file < environment < flags; every problem is named with its origin."""
+"""The node's configuration: defaults < TOML file < environment < flags. Every problem names its origin."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#,@]+", re.ASCII)
 
 
 class ColdConfig(StoreSettings, frozen=True, kw_only=True):
-    """The object tier: which store, and when it is written to. Sizes in bytes."""
+    """The object tier: the store and the flush policy. Sizes in bytes."""
 
     flush_interval_ms: int = limits.FLUSH_INTERVAL_MS
     flush_bytes: int = limits.FLUSH_BYTES
@@ -44,12 +44,12 @@ class ColdConfig(StoreSettings, frozen=True, kw_only=True):
 
     @property
     def flush_from_bytes(self) -> int:
-        """Hot bytes of a core from which on it flushes."""
+        """Return the hot bytes of a core that trigger a flush."""
         return self.flush_bytes if self.flush_min_hot_bytes is None else self.flush_min_hot_bytes
 
     @property
     def pack_bytes_max(self) -> int:
-        """Payload of one pack at most."""
+        """Return the maximum payload of one pack."""
         return self.flush_bytes if self.flush_max_bytes is None else self.flush_max_bytes
 
 
@@ -59,7 +59,7 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LakeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    interval: float = 0.0  # seconds; 0 is never
+    interval: float = 0.0  # seconds; 0 disables it
     master: str = "local[*]"
 
 
@@ -70,7 +70,7 @@ class SqlConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Paths of PEM files, or a certificate of our own."""
+    """The TLS settings: paths of PEM files, or a self-signed certificate."""
 
     cert: str = ""
     key: str = ""
@@ -82,7 +82,7 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuthConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may enter. The limits are those of tokens without their own; 0 is none."""
+    """Access control. The limits apply to tokens without their own; 0 is unlimited."""
 
     required: bool | None = None
     jwt_issuer: str = ""
@@ -97,8 +97,8 @@ class AuthConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """All settings. `cores` and `groups` are None until the data folder has been consulted (`polynya.config.node_identity`); a core process
-    always gets numbers. `data` is an absolute path when `load` made this."""
+    """All settings. `cores` and `groups` are None until the data folder is read (`polynya.config.node_identity`); a core process always
+    gets numbers. `load` makes `data` an absolute path."""
 
     listen: str = "127.0.0.1:4437"
     data: str = "./polynya-data"
@@ -120,17 +120,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def objects_path(self) -> Path:
-        """The folder of the embedded object store."""
+        """Return the folder of the embedded object store."""
         return Path(self.data) / (self.cold.root or "objects")
 
     @property
     def has_own_objects(self) -> bool:
-        """Whether the embedded object store is a folder outside the data folder."""
+        """Return True if the embedded object store is outside the data folder."""
         return self.cold.backend == "local" and not self.objects_path.resolve().is_relative_to(Path(self.data).resolve())
 
     @property
     def store(self) -> StoreSettings:
-        """The object store, as `polynya.objectstore.settings.open_store` wants it."""
+        """Return the store settings for `polynya.objectstore.settings.open_store`."""
         cold = self.cold
         root = str(self.objects_path) if cold.backend == "local" else cold.root
         shared = {name: getattr(cold, name) for name in StoreSettings.__struct_fields__ if name != "root"}
@@ -138,27 +138,27 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine reaches the base port."""
+        """Return True if the base port listens on loopback only."""
         return is_loopback(split_listen(self.listen)[0])
 
     @property
     def needs_token(self) -> bool:
-        """Whether requests on the base port need a token."""
+        """Return True if requests on the base port need a token."""
         return not (self.is_local or self.unsafe_no_auth) if self.auth.required is None else self.auth.required
 
     @property
     def hosts(self) -> list[str]:
-        """Host names that the node answers to without access control, beside those of the cluster."""
+        """Return the host names that the node answers to without access control, beside those of the cluster."""
         return _words(self.allowed_hosts)
 
     @property
     def origins(self) -> list[str]:
-        """Of pages that may read and write."""
+        """Return the origins of pages that may read and write."""
         return [] if self.cors_origins.strip() == "none" else _words(self.cors_origins)
 
     @property
     def unsafe(self) -> list[str]:
-        """What an operator must not forget: shown by `/readyz` and `/v1/node`."""
+        """Return the unsafe settings, shown by `/readyz` and `/v1/node`."""
         found = []
         if not self.is_local and not self.needs_token:
             found.append(f"unsafe-no-auth: anybody who reaches {self.listen} may read, write and delete")
@@ -174,21 +174,21 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _words(text: str) -> list[str]:
-    """What stands between commas, in lower case, as browsers send hosts and origins."""
+    """Return the comma-separated items in lower case, as browsers send hosts and origins."""
     return [word.strip().lower() for word in text.split(",") if word.strip()]
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """A configuration, and where each value came from: key -> "default", a file, a variable or a flag."""
+    """A configuration and the origin of each value: key -> "default", a file, a variable or a flag."""
 
     config: Config
     origins: dict[str, str]
 
 
 def load(flags: Mapping[str, str], *, environ: Mapping[str, str], path: str | None = None, folder: str = ".") -> Loaded:
-    """Read all sources. `flags` maps flag (`--listen`) to text; `path` is the TOML file, else `folder/polynya.toml` if it is there.
+    """Read all sources. `flags` maps flag (`--listen`) to text; `path` is the TOML file, by default `folder/polynya.toml` if it exists.
 
-    Raises `ConfigError` that lists every problem with its origin.
+    Raise `ConfigError` that lists every problem with its origin.
     """
     loaded, problems = inspect(flags, environ=environ, path=path, folder=folder)
     if problems:
@@ -199,7 +199,7 @@ def load(flags: Mapping[str, str], *, environ: Mapping[str, str], path: str | No
 def inspect(
     flags: Mapping[str, str], *, environ: Mapping[str, str], path: str | None = None, folder: str = "."
 ) -> tuple[Loaded, list[str]]:
-    """Read all sources as `load` does. Returns every problem too; a setting that cannot be read is at its default."""
+    """Read all sources as `load` does, and return the problems. An unreadable setting keeps its default."""
     problems: list[str] = []
     found: dict[str, tuple[str, str]] = {}  # key -> text, origin
     for key, text, origin in _from_file(path, folder, problems):
@@ -213,7 +213,7 @@ def inspect(
     values = _values(found, problems)
     origins = {setting.key: found[setting.key][1] if setting.key in found else "default" for setting in SETTINGS}
     loaded = Loaded(_build(values), origins)
-    if not file_is_unread:  # otherwise it is not known what the settings say together
+    if not file_is_unread:  # else the combination of settings is unknown
         unknown = [setting for setting in SETTINGS if setting.key not in values and _names(setting, problems)]
         together = _cross_problems(loaded.config, origins)
         problems += [problem for problem in together if not any(_names(setting, [problem]) for setting in unknown)]
@@ -232,13 +232,13 @@ def _values(found: Mapping[str, tuple[str, str]], problems: list[str]) -> dict[s
 
 
 def _names(setting: Setting, problems: Iterable[str]) -> bool:
-    """Whether one of the problems names the setting, by key, variable or flag."""
+    """Return True if one of the problems names the setting by key, variable or flag."""
     names = "|".join(re.escape(name) for name in (setting.key, setting.env, setting.flag) if name)
     return any(re.search(rf"(?<![\w.-])(?:{names})(?![\w.-]\w)", problem) for problem in problems)
 
 
 def show(loaded: Loaded) -> list[tuple[str, str, str]]:
-    """(key, value, origin) of every setting, secrets redacted."""
+    """Return (key, value, origin) of every setting, secrets redacted."""
     return [(each.key, _shown(value_of(loaded.config, each.key), secret=each.secret), loaded.origins[each.key]) for each in SETTINGS]
 
 
@@ -251,7 +251,7 @@ def _shown(value: Any, *, secret: bool) -> str:
 
 
 def value_of(config: Config, key: str) -> Any:
-    """The value of a setting by its dotted key."""
+    """Return the value of a setting by its dotted key."""
     value: Any = config
     for part in key.split("."):
         value = getattr(value, part)
@@ -259,7 +259,7 @@ def value_of(config: Config, key: str) -> Any:
 
 
 def split_listen(listen: str) -> tuple[str, int]:
-    """Host and port of `127.0.0.1:4437`, `[::1]:4437`, `:4437` (loopback) or `4437`. Raises ValueError saying what was expected."""
+    """Return host and port of `127.0.0.1:4437`, `[::1]:4437`, `:4437` (loopback) or `4437`. Raise ValueError with the expected form."""
     host, _, port = listen.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
     if not (port.isascii() and port.isdigit() and int(port) <= 65535):
@@ -268,12 +268,12 @@ def split_listen(listen: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` (an address, or a name that resolves) reaches this machine only."""
+    """Return True if `host` (an address, or a name that resolves) reaches this machine only."""
     return all(ipaddress.ip_address(address).is_loopback for address in resolve(host))
 
 
 def resolve(host: str) -> list[str]:
-    """The numeric addresses of a host; raises ValueError when it has none."""
+    """Return the numeric addresses of a host. Raise ValueError if it has none."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -282,7 +282,7 @@ def resolve(host: str) -> list[str]:
 
 
 def cores_default() -> int:
-    """Half of the CPUs that this process may use, at least one."""
+    """Return half of the CPUs available to this process, at least one."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, usable // 2)
 
@@ -302,7 +302,7 @@ def _nearest(word: str, known: Iterable[str]) -> str:
 
 
 def _from_file(path: str | None, folder: str, problems: list[str]) -> list[tuple[str, str, str]]:
-    """(key, text, origin) of each setting in the TOML file."""
+    """Yield (key, text, origin) of each setting in the TOML file."""
     file = Path(folder) / DEFAULT_FILE if path is None else Path(path)
     if path is None and not file.exists():
         return []
@@ -370,7 +370,7 @@ def _build(values: dict[str, Any]) -> Config:
 
 
 def _reach_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
-    """Nothing is reached from other machines without access control and TLS, unless that is asked for by name."""
+    """Yield the ports that other machines reach without access control or TLS, unless a setting allows that."""
     for key, listen, what in (("listen", config.listen, "it"), ("admin_listen", config.admin_listen, "the admin port")):
         if key == "admin_listen" and not listen:
             continue
@@ -444,7 +444,7 @@ def _is_local_url(url: str) -> bool:
 
 
 def _cross_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
-    """What is wrong with settings that are each well-formed."""
+    """Yield the contradictions between settings that are each well-formed."""
     yield from _reach_problems(config, origins)
     yield from _access_problems(config, origins)
     yield from _cluster_problems(config, origins)

@@ -1,4 +1,4 @@
-"""What is fixed when a data folder is born: `DATA/node.json`, written once, checked at every start."""
+"""The fixed identity of a data folder: `DATA/node.json`, written once, checked at every start."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ from polynya.config.model import GROUPS_DEFAULT, Config, cores_default
 from polynya.files import sync_folder, write_whole
 
 FILE = "node.json"
-RESTORING = "restore.begun"  # in a folder that a restore has begun and not finished
-PRIVATE = "private.json"  # the folders whose older files only their owner may read by now
-REMOVED = "removed"  # is there once the node was removed from its cluster
+RESTORING = "restore.begun"  # in a folder with an unfinished restore
+PRIVATE = "private.json"  # folders already restricted to their owner
+REMOVED = "removed"  # exists once the node was removed from its cluster
 OLDER = (
     "it has to be copied. Start the release that wrote it, start this one on an empty folder, and copy each stream with 'polynya import' "
     "(docs/migration.md, From a build before the first release)"
 )
-# What may be there already.
+# Entries that a folder may hold before it gets an identity.
 _BEFORE_BIRTH = {"run", "node.lock", "node.pid", "node.tmp", "node.log", "polynya.toml", "start.sh", PRIVATE, "lost+found", "access", "tls"}
 
 
 class NodeIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """The identity of a node's data. `history` moves on when a restore or an accepted loss starts a new one (F4)."""
+    """The identity of a node's data. A restore or an accepted data loss starts a new `history`."""
 
     format_version: int = FORMAT
     cluster_id: str  # 128 random bits, hexadecimal
-    node: int = 0  # of the cluster; 0 is a node by itself
-    nodes: tuple[int, ...] = ()  # that the cluster was born with; of a node that joined it later none
-    zones: tuple[str, ...] = ()  # theirs
-    readers: tuple[int, ...] = ()  # that it was to have as read replicas
-    replicas: int = 0  # that were wanted of each group then; 0: all nodes had everything
+    node: int = 0  # id in the cluster; 0 is a standalone node
+    nodes: tuple[int, ...] = ()  # birth nodes of the cluster; empty on a node that joined later
+    zones: tuple[str, ...] = ()  # their zones
+    readers: tuple[int, ...] = ()  # read replicas planned at birth
+    replicas: int = 0  # replicas of each group at birth; 0: all nodes had every group
     history: int = 1
     groups: int
     cores: int
     created_ms: int
-    provisional: bool = False  # whoever knows the cluster may not have been heard: see `learning`
+    provisional: bool = False  # not yet confirmed by all other nodes: see `polynya.cluster.discovery`
 
 
 class DiscoveredCluster(msgspec.Struct, frozen=True):
-    """What others say of the cluster; 0 is unknown."""
+    """The cluster as other nodes report it; 0 is unknown."""
 
     history: int = 0
     groups: int = 0
-    removed_by: int = 0  # a node that knows that this one's number was removed from the cluster
+    removed_by: int = 0  # node that reports this node's number as removed
 
 
 def birth_of(config: Config, learned: DiscoveredCluster | None = None) -> NodeIdentity:
-    """The identity in the data folder; a folder without one is born now, and is provisional when others are not heard yet (`learned`: what they
-    say). The caller holds the folder's lock.
+    """Return the identity in the data folder, or create one. The caller holds the folder's lock.
+    A new identity is provisional until all other nodes confirm it; `learned` is their report so far.
 
-    Raises `ConfigError` when the configuration contradicts it, `CorruptData` when it cannot be read.
+    Raise `ConfigError` if the configuration contradicts it, `CorruptData` if it is unreadable.
     """
     path = Path(config.data) / FILE
     if (path.parent / REMOVED).exists():
@@ -73,7 +73,7 @@ def birth_of(config: Config, learned: DiscoveredCluster | None = None) -> NodeId
 
 
 def removed_text(config: Config) -> str:
-    """For whoever starts a node that was removed from its cluster."""
+    """Return the message for the start of a removed node."""
     return (
         f"data: node {config.cluster.node} was removed from the cluster, and the data in {config.data} is of no use any more; to have this "
         "machine back in it, name an empty folder, and add it under a new number ('polynya cluster add')"
@@ -81,7 +81,7 @@ def removed_text(config: Config) -> str:
 
 
 def journal_id_of(cluster_id: str, core: int) -> int:
-    """Which journal a core's is, so that a folder in the wrong place is noticed."""
+    """Return the journal id of a core, which detects a folder in the wrong place."""
     return int(cluster_id[:14] or "0", 16) << 8 | core
 
 
@@ -103,7 +103,7 @@ def _bear(path: Path, config: Config, learned: DiscoveredCluster) -> NodeIdentit
 
 
 def bear(path: Path, config: Config, learned: DiscoveredCluster) -> NodeIdentity:
-    """Write the identity of a folder in which nothing is to be kept."""
+    """Write the identity of a folder without data to keep."""
     groups, history = config.groups or learned.groups or GROUPS_DEFAULT, max(config.cluster.history, learned.history)
     birth = new_birth(config, config.cluster.id or secrets.token_hex(16), groups, history)
     birth = msgspec.structs.replace(birth, provisional=bool(config.cluster.others))
@@ -113,7 +113,7 @@ def bear(path: Path, config: Config, learned: DiscoveredCluster) -> NodeIdentity
 
 
 def new_birth(config: Config, cluster_id: str, groups: int, history: int = 1) -> NodeIdentity:
-    """What a folder with these settings becomes."""
+    """Return the identity of a new folder with these settings."""
     cluster = config.cluster
     return NodeIdentity(
         cluster_id=cluster_id,
@@ -130,7 +130,7 @@ def new_birth(config: Config, cluster_id: str, groups: int, history: int = 1) ->
 
 
 def strangers_in(folder: Path, beside: frozenset[str] = frozenset()) -> list[str]:
-    """What is in a folder that is to become a data folder, and keeps it from that."""
+    """Return the entries that prevent a folder from becoming a data folder."""
     return sorted(entry.name for entry in folder.iterdir() if entry.name not in _BEFORE_BIRTH | beside and entry.name[0] != ".")
 
 
@@ -154,7 +154,7 @@ def _nodes(config: Config) -> list[ClusterNode]:
 
 
 def _check_cluster(birth: NodeIdentity, config: Config, path: Path) -> None:
-    """The data stays with the cluster, and in the place in it, that it was born in."""
+    """Check that the data belongs to the configured cluster and node."""
     cluster = config.cluster
     if not cluster.is_on and birth.node:
         raise ConfigError(
@@ -173,5 +173,5 @@ def _check_cluster(birth: NodeIdentity, config: Config, path: Path) -> None:
 
 
 def write_json(path: Path, content: msgspec.Struct) -> None:
-    """The file has what it had or all of this, also after a power cut."""
+    """Write a JSON file atomically, also under a power cut."""
     write_whole(path, msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")

@@ -23,7 +23,7 @@ from polynya.base.limits import (
 from polynya.config.cluster_settings import NODE_MAX, parse_cluster_id, parse_nodes, parse_place
 
 PREFIX = "POLYNYA_"
-CLIENT_VARIABLES = {  # known, but no settings of the node
+CLIENT_VARIABLES = {  # known, but not node settings
     "POLYNYA_SERVER": "the server that the client commands talk to",
     "POLYNYA_CONTEXT": "the context (`polynya context`) that they take it from; `POLYNYA_SERVER` goes before it",
     "POLYNYA_TOKEN": "the access token that they send",
@@ -36,19 +36,19 @@ _NUMBER_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)
 
 
 def parse_text(text: str) -> str:
-    """Any text, as it is."""
+    """Return any text unchanged."""
     return text
 
 
 def parse_count(text: str) -> int:
-    """A whole number."""
+    """Parse a whole number."""
     if not re.fullmatch(r"\d{1,9}", text.strip(), re.ASCII):
         raise ValueError("expected a whole number")
     return int(text)
 
 
 def parse_switch(text: str) -> bool:
-    """`true` or `false` (also 1, 0, yes, no, on, off)."""
+    """Parse `true` or `false` (also 1, 0, yes, no, on, off)."""
     word = text.strip().lower()
     if word in ("1", "true", "yes", "on"):
         return True
@@ -58,7 +58,7 @@ def parse_switch(text: str) -> bool:
 
 
 def parse_size(text: str) -> int:
-    """Bytes: a bare number, or with a unit, as in `8MiB` or `64 kB`."""
+    """Parse a size in bytes: a bare number, or one with a unit, as in `8MiB` or `64 kB`."""
     match = _NUMBER_UNIT.fullmatch(text)
     if match is None or match[2].lower() not in _SIZE_UNITS:
         raise ValueError("expected a size such as 8388608, 8MiB or 64kB")
@@ -66,12 +66,12 @@ def parse_size(text: str) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds: a bare number, or with a unit, as in `500ms`, `1s`, `5min`."""
+    """Parse a duration in seconds: a bare number, or one with a unit, as in `500ms`, `1s`, `5min`."""
     return _duration(text, bare=1.0)
 
 
 def parse_millis(text: str) -> int:
-    """Milliseconds: a bare number, or with a unit, as in `500ms`, `1s`, `5min`."""
+    """Parse a duration in milliseconds: a bare number, or one with a unit, as in `500ms`, `1s`, `5min`."""
     return round(_duration(text, bare=0.001) * 1000)
 
 
@@ -84,16 +84,16 @@ def _duration(text: str, *, bare: float) -> float:
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One row of the table. The variable and the flag follow from the key; a default of None is explained in `doc`."""
+    """One setting. The variable and the flag follow from the key; `doc` explains a default of None."""
 
-    key: str  # the path in `Config` and in the TOML file
+    key: str  # path in `Config` and in the TOML file
     parse: Callable[[str], Any]
     default: Any
     doc: str
     choices: tuple[str, ...] = ()
     low: float | None = None
     high: float | None = None
-    secret: bool = False  # never shown, and no flag: a command line is readable by every process
+    secret: bool = False  # never shown and no flag, as every process can read a command line
 
     @property
     def env(self) -> str:
@@ -105,13 +105,13 @@ class Setting(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """The type as the docs name it."""
+        """Return the type as the docs name it."""
         if self.choices:
             return " \\| ".join(self.choices)
         return _KINDS[self.parse]
 
     def read(self, text: str) -> Any:
-        """The value; raises ValueError saying what was expected."""
+        """Return the value. Raise ValueError with the expected form."""
         value = self.parse(text)
         if self.choices and value not in self.choices:
             raise ValueError("expected one of " + ", ".join(self.choices))

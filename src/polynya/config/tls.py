@@ -1,4 +1,4 @@
-"""TLS of the ports: certificates from files that may change while the node runs, and one of our own for development."""
+"""TLS of the ports: certificate files that may change while the node runs, and a self-signed one for development."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("polynya.tls")
 
 FOLDER = "tls"
-DAYS = 397  # what browsers take at most
+DAYS = 397  # longest lifetime that browsers accept
 RENEW_DAYS = 30
 Stamp = tuple[tuple[int, int, int], ...]
 
 
 class TlsFiles(msgspec.Struct, frozen=True):
-    """`fingerprint` is the SHA-256 of a certificate of our own; empty for others'."""
+    """The certificate and key files. `fingerprint` is the SHA-256 of a self-signed certificate, else empty."""
 
     cert: str
     key: str
@@ -37,7 +37,7 @@ class TlsFiles(msgspec.Struct, frozen=True):
 
 
 def prepare(config: Config) -> TlsFiles | None:
-    """The files to serve with, made if they are to be ours; None without TLS. Raises `ConfigError` when they cannot work."""
+    """Return the TLS files, generated if self-signed, or None without TLS. Raise `ConfigError` if they are unusable."""
     if config.tls.self:
         files = _own_files(config)
     elif config.tls.cert:
@@ -55,7 +55,7 @@ def prepare(config: Config) -> TlsFiles | None:
 
 
 class Tls:
-    """The context of one core's ports. New handshakes see a new certificate as soon as `tick` has; connections that are there go on."""
+    """The TLS context of one core's ports. After `tick` finds a new certificate, new handshakes use it; open connections stay."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
@@ -63,7 +63,7 @@ class Tls:
         self.context = _load(files)
 
     def tick(self) -> bool:
-        """Look whether the files have changed; whether new ones were taken."""
+        """Reload the files if they changed. Return True if a new certificate is in use."""
         stamp = _stamp(self._files)
         if stamp == self._stamp or stamp is None:
             return False
@@ -71,9 +71,10 @@ class Tls:
         return self.reload()
 
     def reload(self) -> bool:
-        """Take what the files hold now. What cannot be used is not: half a pair is on its way, and its other half is looked for again."""
+        """Load the files. Keep the old certificate on failure: half of a pair may be written, and `tick` retries when the other half
+        arrives."""
         try:
-            _load(self._files)  # a trial: loading into the live context half-way would leave it without a usable pair
+            _load(self._files)  # a trial: a failed load into the live context would leave it without a usable pair
             self.context.load_cert_chain(self._files.cert, self._files.key)
         except (OSError, ssl.SSLError) as error:
             log.error("the new certificate cannot be used: the old one is kept", extra={"file": self._files.cert, "error": str(error)})
@@ -91,7 +92,7 @@ def _load(files: TlsFiles) -> ssl.SSLContext:
 
 
 def no_passphrase() -> str:
-    """Called for an encrypted key, instead of asking at the terminal."""
+    """Reject an encrypted key, instead of a prompt at the terminal."""
     raise ssl.SSLError("the key has a passphrase")
 
 
@@ -116,13 +117,13 @@ def _own_files(config: Config) -> TlsFiles:
 
 
 def _names(host: str) -> list[str]:
-    """Names and addresses that the certificate is for."""
+    """Return the names and addresses for the certificate."""
     names = {"localhost", "127.0.0.1", "::1", socket.gethostname()}
     if ipaddress.ip_address(resolve(host)[0]).is_unspecified:
         try:
             names.update(resolve(socket.gethostname()))
         except ValueError:
-            pass  # a machine that does not know itself by name
+            pass  # a machine that cannot resolve its own name
     else:
         names.update((host, *resolve(host)))
     return sorted(names)
@@ -145,7 +146,7 @@ def _still_good(cert: Path, key: Path, host: str) -> bool:
 
 
 def _make(cert: Path, key: Path, host: str) -> None:
-    """A certificate that is its own authority, so that it can be given to clients as the one that they trust."""
+    """Write a certificate that is its own authority, so that clients can trust it directly."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -1,6 +1,6 @@
-"""On which line of a TOML file a key is set: the standard parser does not tell.
+"""Find the line of each key in a TOML file, which the standard parser does not report.
 
-The files are ours: tables and dotted keys with plain values. What this does not recognise has no line, which is no error.
+It supports tables and dotted keys with plain values. A key in any other form has no line, which is no error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _LONG = re.compile(r'"""|\'\'\'')
 
 
 def lines_of_keys(text: str) -> dict[str, int]:
-    """Dotted key -> the number of its line, from 1; for an array of tables that of the first. `text` is valid TOML."""
+    """Return dotted key -> line number, from 1; for an array of tables, that of the first. `text` is valid TOML."""
     found: dict[str, int] = {}
     table = ""
     open_quote = ""
@@ -34,5 +34,5 @@ def lines_of_keys(text: str) -> dict[str, int]:
 
 
 def _plain(key: str) -> str:
-    """`cold . "root"` as `cold.root`."""
+    """Return `cold . "root"` as `cold.root`."""
     return ".".join(part.strip().strip("\"'") for part in key.split("."))

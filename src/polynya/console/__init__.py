@@ -1,13 +1,12 @@
-"""The web console: a page that is a client like any other.
+"""The web console: a page that uses the public HTTP API like any other client.
 
-What is served here is files alone: HTML, CSS and ES modules as they are written, read into memory when a core starts, each with a strong
-ETag. All that the page shows it asks of the public HTTP API of its own origin, with the token that its user entered, if any: the console
-can do nothing that curl cannot.
+This package serves files only: HTML, CSS and ES modules, read into memory at the start of a core, each with a strong ETag. The page reads
+all its data from the public API of its own origin, with the user's token if one was entered. The console has no more rights than curl.
 
 Invariants:
 
-* Nothing is fetched from elsewhere, nothing is inline: the policy (`assets.POLICY`) forbids both, and forbids building markup from text.
-  What streams, tables and servers say is shown as text nodes.
-* It only reads. No request of it changes a stream, but that a read extends a sliding TTL, as every read does.
-* It holds a bounded number of rows, records, samples and bytes, whatever streams do.
+* It loads nothing from other origins and has no inline code. The policy (`assets.POLICY`) forbids both, and markup built from text. Data
+  from streams, tables and servers is shown as text nodes.
+* It only reads. No request changes a stream, except that a read extends a sliding TTL, as every read does.
+* It holds a bounded number of rows, records, samples and bytes, whatever the streams hold.
 """

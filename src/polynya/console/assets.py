@@ -1,4 +1,4 @@
-"""The console's files, by the path below `/console/`: types, validators, and the policy that a browser holds the page to."""
+"""The console's files, by the path below `/console/`: content types, ETags and the Content-Security-Policy."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _ALWAYS = (
     ("Content-Security-Policy", POLICY),
     ("Referrer-Policy", "no-referrer"),
     ("Cross-Origin-Opener-Policy", "same-origin"),
-    ("Cache-Control", "no-cache"),  # kept, and asked for again: an upgraded server's page must not run on old modules
+    ("Cache-Control", "no-cache"),  # cached but revalidated: an upgraded server's page must not run on old modules
 )
 
 
 class AssetResponse(msgspec.Struct, frozen=True):
-    """What a front sends: `body` is empty for 304, 308 and 405."""
+    """A response for a front to send; `body` is empty for 304, 308 and 405."""
 
     status: int
     content_type: str
@@ -39,7 +39,7 @@ class AssetResponse(msgspec.Struct, frozen=True):
 
 
 class Asset(msgspec.Struct, frozen=True):
-    """One file."""
+    """One file of the console."""
 
     content_type: str
     etag: str
@@ -47,7 +47,7 @@ class Asset(msgspec.Struct, frozen=True):
 
 
 class Assets:
-    """All files of the console, in memory: what is not in the table is not there, whatever a path spells."""
+    """All files of the console, in memory. Only names in this table are served, whatever the path."""
 
     def __init__(self) -> None:
         folder = files("polynya.console") / "static"
@@ -58,7 +58,7 @@ class Assets:
         return sorted(self._assets)
 
     def answer(self, method: str, path: str, headers: Mapping[str, str]) -> AssetResponse | None:
-        """`path` is what follows `/console/`, `headers` the request's in lower case. None: there is no such file."""
+        """Return the response for a file, or None if it does not exist. `path` follows `/console/`; `headers` are in lower case."""
         asset = self._assets.get(path or INDEX)
         if asset is None:
             return None
@@ -71,7 +71,7 @@ class Assets:
 
 
 def to_folder() -> AssetResponse:
-    """For `/console`: the page's own links are relative to `/console/`. The target is relative too, for proxies that add a path."""
+    """Redirect `/console` to `/console/`, to which the page's links are relative. The target is relative for proxies that add a path."""
     return AssetResponse(308, "", (("Location", "console/"), ("Cache-Control", "no-cache")))
 
 

@@ -1,14 +1,14 @@
-// The public HTTP API, as any client uses it: paths, the user's token, errors, pages of records, and live events.
+// The client of the public HTTP API: paths, the user's token, errors, pages of records, and live events.
 
 import { parseToken, quoted, token } from "./format.js";
 import { SseParser } from "./sse.js";
 
 const KEY = "polynya.token";
-const RAW_STEP_BYTES = 64 << 10; // raw pages end at multiples of it inside a record
-const EVENT_CHARACTERS_MAX = 96 << 20; // one append may hold 32 MiB, its base64 a third more
+const RAW_STEP_BYTES = 64 << 10; // inside a record, raw pages end at multiples of this
+const EVENT_CHARACTERS_MAX = 96 << 20; // one append may hold 32 MiB; base64 adds a third
 
-let memory = ""; // where the tab has no storage
-export const denied = new EventTarget(); // "token": the server wants one, or another one
+let memory = ""; // fallback where the tab has no storage
+export const denied = new EventTarget(); // event "token": the server requires a token, or rejected this one
 
 export function accessToken() {
   try {
@@ -24,11 +24,11 @@ export function keepToken(text) {
     if (text) sessionStorage.setItem(KEY, text);
     else sessionStorage.removeItem(KEY);
   } catch {
-    // it stays in memory
+    // the token stays in memory
   }
 }
 
-/** What the server answered instead. */
+/** An error response of the server. */
 export class ApiError extends Error {
   constructor(status, code, message, headers) {
     super(message);
@@ -38,12 +38,12 @@ export class ApiError extends Error {
   }
 }
 
-/** The root of the API: the folder above the console's. */
+/** Return the root of the API: the folder above the console's. */
 export function root() {
   return new URL("..", document.baseURI.split("#")[0]);
 }
 
-/** The URL of a stream. Throws for names that no stream has. */
+/** Return the URL of a stream. Throws for invalid names. */
 export function streamUrl(name, query = {}) {
   const segments = name.split("/");
   if (segments.some((segment) => segment === "" || segment === "." || segment === ".."))
@@ -58,7 +58,7 @@ export function url(path, query = {}) {
   return made;
 }
 
-/** A request; resolves with the answer when it is no error. Throws ApiError, or TypeError when the server does not answer. */
+/** Send a request and return the response. Throws ApiError, or TypeError when the server is unreachable. */
 export async function ask(target, { method = "GET", headers = {}, body, signal, allow = [] } = {}) {
   const secret = accessToken();
   const sent = secret ? { ...headers, Authorization: `Bearer ${secret}` } : headers;
@@ -68,7 +68,7 @@ export async function ask(target, { method = "GET", headers = {}, body, signal, 
   throw await refusal(answer);
 }
 
-/** Each browser has other words for it: "Failed to fetch", "Load failed", "NetworkError …". */
+/** Browsers word a network error differently: "Failed to fetch", "Load failed", "NetworkError …". */
 function silent(error) {
   throw error instanceof TypeError ? new TypeError("the node does not answer", { cause: error }) : error;
 }
@@ -85,13 +85,13 @@ async function refusal(answer) {
     code = String(error.code ?? code);
     message = String(error.message ?? message);
   } catch {
-    // no error of this server's shape: a proxy's perhaps
+    // not an error of this server, perhaps a proxy's
   }
   if (answer.status === 401) denied.dispatchEvent(new Event("token"));
   return new ApiError(answer.status, code, message, answer.headers);
 }
 
-/** What HEAD says of a stream. */
+/** Return the properties of a stream from HEAD. */
 export async function facts(name, signal) {
   const answer = await ask(streamUrl(name), { method: "HEAD", signal });
   const tail = parseToken(answer.headers.get("stream-next-offset"));
@@ -114,7 +114,7 @@ export function isText(contentType) {
   return contentType.toLowerCase().startsWith("text/");
 }
 
-/** A page of a JSON stream from a record on: {records, next, upToDate}; a record is {number, byte, bytes}. `place` is offset or from_time. */
+/** Return a page of a JSON stream from a record on: {records, next, upToDate}; a record is {number, byte, bytes}. `place` is offset or from_time. */
 export async function jsonPage(name, place, bytesMax, signal) {
   const answer = await ask(streamUrl(name, { ...place, max_bytes: bytesMax }), { headers: { Accept: "application/x-ndjson" }, signal });
   const body = new Uint8Array(await answer.arrayBuffer());
@@ -136,7 +136,7 @@ export async function jsonPage(name, place, bytesMax, signal) {
   return { records, next, upToDate: answer.headers.get("stream-up-to-date") === "true" };
 }
 
-/** One record of a stream that is not JSON; of a large one its beginning (`partial`). */
+/** Return one record of a stream that is not JSON; only the beginning of a large one (`partial`). */
 export async function rawRecord(name, number, signal) {
   const answer = await ask(streamUrl(name, { offset: token(number), max_bytes: 1 }), { signal });
   const body = new Uint8Array(await answer.arrayBuffer());
@@ -144,21 +144,21 @@ export async function rawRecord(name, number, signal) {
   return { number, byte: next.byte - body.length, bytes: body, partial: next.record === number };
 }
 
-/** The number of the first record from a time on, of a stream that is not JSON. */
+/** Return the number of the first record from a time on, of a stream that is not JSON. */
 export async function rawNumber(name, time, signal) {
   const answer = await ask(streamUrl(name, { from_time: rfc3339(time), max_bytes: 1 }), { signal });
   const body = await answer.arrayBuffer();
   const next = parseToken(answer.headers.get("stream-next-offset"));
-  const isWhole = body.byteLength > 0 && body.byteLength < RAW_STEP_BYTES; // of a longer one the page is its beginning
+  const isWhole = body.byteLength > 0 && body.byteLength < RAW_STEP_BYTES; // a longer record is cut
   return next.record - (isWhole ? 1 : 0);
 }
 
-/** A moment in ms as the server takes it. */
+/** Format a moment in ms for the server. */
 export function rfc3339(time) {
   return new Date(time).toISOString();
 }
 
-/** Events of a stream from an offset on, as they come: {event, data, id}. Ends when the server ends the answer. */
+/** Yield the events of a stream from an offset on: {event, data, id}. Ends with the response. */
 export async function* live(name, { offset, lastId, signal }) {
   const headers = { Accept: "text/event-stream", ...(lastId ? { "Last-Event-ID": lastId } : {}) };
   const answer = await ask(streamUrl(name, { live: "sse", offset }), { headers, signal });
@@ -178,7 +178,7 @@ export async function* live(name, { offset, lastId, signal }) {
   }
 }
 
-/** A command line that asks the same. The token itself is never in it. */
+/** Return a command line that sends the same request. It never contains the token. */
 export function curl(target, { method = "GET", headers = {}, body, flags = "-s" } = {}) {
   const parts = ["curl", flags];
   if (method !== "GET") parts.push(method === "HEAD" ? "-I" : `-X ${method}`);

@@ -1,15 +1,15 @@
-// Elements from text alone. Nothing in the console parses HTML: what a stream, a table or a server says can only become text nodes and
-// attribute values, and no attribute here runs anything.
+// Build elements from text alone. The console never parses HTML: data of streams, tables and servers only becomes text nodes and attribute
+// values, and no attribute here runs code.
 
 const SVG = "http://www.w3.org/2000/svg";
 const SAFE_LINK = /^(#|https?:)/;
 
-/** An element: `props` are attributes, but `on` (listeners by event) and `class`. Children are elements, text, or null. */
+/** Create an element: `props` are attributes, except `on` (listeners by event) and `class`. Children are elements, text, or null. */
 export function h(tag, props, ...children) {
   return fill(document.createElement(tag), props, children);
 }
 
-/** The same for SVG. */
+/** Create an SVG element in the same way. */
 export function svg(tag, props, ...children) {
   return fill(document.createElementNS(SVG, tag), props, children);
 }
@@ -33,24 +33,24 @@ function set(element, name, value) {
   element.setAttribute(name, value);
 }
 
-/** Replace what an element holds. */
+/** Replace the children of an element. */
 export function put(element, ...children) {
   element.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
   return element;
 }
 
-/** Whether typing goes to a field, and not to shortcuts. */
+/** Return whether a field has the keyboard, so that shortcuts are off. */
 export function isField(element) {
   return element instanceof HTMLElement && (element.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(element.tagName));
 }
 
-/** Put text on the clipboard; false where the browser does not let us. */
+/** Copy text to the clipboard; return false where the browser denies it. */
 export async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    // Browsers give pages on plain HTTP beyond localhost no clipboard; the old way still works there.
+    // Pages on plain HTTP beyond localhost have no clipboard API; the deprecated command still works.
     const area = h("textarea", { class: "offscreen", "aria-hidden": "true" });
     area.value = text;
     document.body.append(area);

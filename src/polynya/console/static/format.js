@@ -1,4 +1,4 @@
-// Numbers, sizes, times, offsets and names as people read them, and what people type as places. Pure.
+// Format numbers, sizes, times, offsets and names; parse typed positions. Pure.
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 const SPANS = { ms: 1, s: 1000, m: 60_000, min: 60_000, h: 3_600_000, d: 86_400_000 };
@@ -8,7 +8,7 @@ export function count(number) {
   return Math.round(number).toLocaleString("en-US");
 }
 
-/** The number of a record as it is shown: the first one, which lies at offset 0, is 1. */
+/** Return the displayed number of a record; the record at offset 0 is number 1. */
 export function ordinal(record) {
   return count(record + 1);
 }
@@ -37,7 +37,7 @@ export function bytes(number) {
   return `${value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0)} ${UNITS[unit]}`;
 }
 
-/** Seconds as "850 ms", "12 s", "3 min", "2.5 h", "4 d". */
+/** Format seconds as "850 ms", "12 s", "3 min", "2.5 h", "4 d". */
 export function duration(seconds) {
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 90) return `${Math.round(seconds)} s`;
@@ -46,7 +46,7 @@ export function duration(seconds) {
   return `${Math.round(seconds / 86_400)} d`;
 }
 
-/** A moment as local date and time, to the second. */
+/** Format a moment as local date and time, to the second. */
 export function instant(at) {
   const date = new Date(at);
   if (Number.isNaN(date.getTime())) return "";
@@ -55,20 +55,20 @@ export function instant(at) {
   return `${day} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
 }
 
-/** The offset token of a place: sixteen digits each. */
+/** Return the offset token of a position: sixteen digits each. */
 export function token(record, byte = 0) {
   return `${String(record).padStart(16, "0")}_${String(byte).padStart(16, "0")}`;
 }
 
-/** {record, byte} of an offset token, or null. */
+/** Parse an offset token into {record, byte}, or null. */
 export function parseToken(text) {
   const found = /^(\d{16})_(\d{16})$/.exec(text ?? "");
   return found ? { record: Number(found[1]), byte: Number(found[2]) } : null;
 }
 
 /**
- * What is meant by a place that was typed: {record}, {last}, {time} in ms, {start}, {end}, or null.
- * Records are told by number from one ("120", "#120") or by offset, the last ones by "-20", times as "10m" (ago) or as a date.
+ * Parse a typed position: {record}, {last}, {time} in ms, {start}, {end}, or null.
+ * Records are given by number from one ("120", "#120") or by offset, the last ones by "-20", times as "10m" (ago) or as a date.
  */
 export function parsePlace(typed, now = Date.now()) {
   const text = typed.trim();
@@ -92,7 +92,7 @@ export function parsePlace(typed, now = Date.now()) {
 const SHORT = { "\n": "\\n", "\r": "\\r", "\t": "\\t", "\0": "\\0" };
 const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
 
-/** Text in which nothing hides: control characters and those that turn or hide text are shown as what they are. */
+/** Replace control characters and those that reverse or hide text by visible forms. */
 export function visible(text) {
   return text.replace(HIDDEN, (character) => {
     const code = character.charCodeAt(0);
@@ -100,12 +100,12 @@ export function visible(text) {
   });
 }
 
-/** `visible`, but lines stay lines. */
+/** Like `visible`, but keep line breaks. */
 export function visibleLines(text) {
   return text.replace(HIDDEN, (character) => (character === "\n" || character === "\t" ? character : visible(character)));
 }
 
-/** One argument of a POSIX shell. */
+/** Quote one argument for a POSIX shell. */
 export function quoted(text) {
   return `'${text.replaceAll("'", "'\\''")}'`;
 }

@@ -1,4 +1,4 @@
-// Whether the node is well, what it is, and its metrics with their rates.
+// The node's health, identity, and metrics with their rates.
 
 import { ask, askJson, curl, url } from "./api.js";
 import { h, put } from "./dom.js";
@@ -135,7 +135,7 @@ export function open(place, shell) {
       ),
       number("Cluster", h("code", {}, visible(told.cluster))),
     );
-    if (told.node) await others().catch((error) => error.status === 403 || Promise.reject(error)); // for admins alone
+    if (told.node) await others().catch((error) => error.status === 403 || Promise.reject(error)); // admins only
   }
 
   async function others() {
@@ -164,9 +164,9 @@ export function open(place, shell) {
     ]);
   }
 
-  /** As `polynya cluster status` words it. */
+  /** Return the state with the words of `polynya cluster status`. */
   function stateOf(each) {
-    const condition = each.condition ?? each.state; // of a release before this one
+    const condition = each.condition ?? each.state; // an older release has no condition
     const state = condition === "active" ? "" : visible(condition);
     if (each.there) return state || "there";
     return h("span", { class: "mark warn" }, state ? `${state}, away` : "away");

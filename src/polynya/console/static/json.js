@@ -1,6 +1,6 @@
-// JSON as it was written: numbers keep their digits, keys their order and their repetitions. Pure.
+// JSON in its original text: numbers keep their digits, keys their order and their repetitions. Pure.
 //
-// `JSON.parse` rounds large numbers and drops repeated keys; what is shown here must be what was appended.
+// `JSON.parse` rounds large numbers and drops repeated keys; the console shows exactly what was appended.
 
 const DEPTH_MAX = 256;
 const SPACE = /[ \t\n\r]*/y;
@@ -20,7 +20,7 @@ export function parse(text) {
   return node;
 }
 
-/** The sources of an array's elements, without looking into them. Throws SyntaxError. */
+/** Return the source texts of an array's elements without parsing them. Throws SyntaxError. */
 export function elements(text) {
   const found = [];
   let depth = 0;
@@ -46,12 +46,12 @@ export function elements(text) {
   throw new SyntaxError("not a whole JSON array");
 }
 
-/** The value of a string's source. */
+/** Return the value of a string's source text. */
 export function unquoted(source) {
   return JSON.parse(source);
 }
 
-/** A node as JavaScript values, but numbers as their source: {number: "1.50"}. */
+/** Convert a node to JavaScript values, with numbers as their source: {number: "1.50"}. */
 export function plain(node) {
   if (node.kind === "array") return node.items.map(plain);
   if (node.kind === "object") return Object.fromEntries(node.entries.map(([key, value]) => [`${unquoted(key)}`, plain(value)]));

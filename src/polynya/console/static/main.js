@@ -1,4 +1,4 @@
-// The shell: which page the address names, the keys that work everywhere, the theme, the token, and the node's health in the corner.
+// The shell: routing by address, global keys, the theme, the token, and the node's health in the corner.
 
 import { accessToken, ask, denied, keepToken, url } from "./api.js";
 import { copy, h, isField, put } from "./dom.js";
@@ -19,18 +19,18 @@ const by = (id) => document.getElementById(id);
 const content = by("content");
 let view = null;
 let chordUntil = 0;
-let askedFor = null; // the token for which the dialog has opened by itself: who closes it is left alone
+let askedFor = null; // the token that the dialog last opened for; a closed dialog does not reopen for it
 
 const shell = {
   go(hash) {
     location.hash = hash;
   },
-  /** Another state of the same page: opened anew, without a step back to it. */
+  /** Open another state of the same page without a history entry. */
   replace(hash) {
     history.replaceState(null, "", hash);
     show();
   },
-  /** The address of what is shown already. */
+  /** Change the address of the current state. */
   rename(hash) {
     history.replaceState(null, "", hash);
   },
@@ -47,7 +47,7 @@ const shell = {
   askToken,
 };
 
-/** {page, rest, query} of an address such as #/stream/a/b?at=7; null when it cannot be read. */
+/** Parse an address such as #/stream/a/b?at=7 into {page, rest, query}; null if it is malformed. */
 function placeOf(hash) {
   const [path, query = ""] = (hash.replace(/^#\/?/, "") || "streams").split(/\?(.*)/s);
   try {
@@ -118,7 +118,7 @@ function switchTheme() {
   try {
     localStorage.setItem("polynya.theme", style.dataset.theme);
   } catch {
-    // it holds until the page is loaded again
+    // the choice lasts until the page is reloaded
   }
 }
 

@@ -1,8 +1,8 @@
-// Prometheus' text format, read. Pure.
+// Parse Prometheus' text format. Pure.
 
 const SAMPLE = /^([A-Za-z_:][\w:]*)(\{[^}]*\})?\s+(\S+)/;
 
-/** [{name, labels, value, kind, help}] in the order of the text; `labels` as they are written, "" without any. */
+/** Return [{name, labels, value, kind, help}] in the order of the text; `labels` keep their text, "" without any. */
 export function parseMetrics(text) {
   const kinds = new Map();
   const helps = new Map();

@@ -1,6 +1,6 @@
-// Rates out of positions that were polled: the client's own arithmetic, no history is asked of the server. Pure.
+// Rates of polled positions, computed in the client; the server keeps no history for it. Pure.
 
-/** The last `size` samples of one number. `rate` and `rates` are of counters: over a fall (a restarted server) there is none. */
+/** The last `size` samples of one number. `rate` and `rates` apply to counters and have no value across a reset (a restarted server). */
 export class Series {
   #samples = [];
 
@@ -23,12 +23,12 @@ export class Series {
     return this.#samples.at(-1)?.value ?? null;
   }
 
-  /** Values, oldest first: of a gauge. */
+  /** Values of a gauge, oldest first. */
   get values() {
     return this.#samples.map((sample) => sample.value);
   }
 
-  /** Per second between neighbours, oldest first: of a counter. */
+  /** Rates of a counter per second between neighbours, oldest first. */
   get rates() {
     return this.#samples.slice(1).map((sample, index) => {
       const before = this.#samples[index];
@@ -36,7 +36,7 @@ export class Series {
     });
   }
 
-  /** Per second over about the last `seconds`; null before there are two samples. */
+  /** Rate per second over about the last `seconds`; null before there are two samples. */
   rate(seconds = 10) {
     const last = this.#samples.at(-1);
     if (!last || this.#samples.length < 2) return null;
@@ -51,7 +51,7 @@ export class Series {
   }
 }
 
-/** Series by key, of those that were touched in the last round alone. */
+/** Series by key; `keep` drops all keys but the given ones. */
 export class Book {
   #series = new Map();
 

@@ -8,12 +8,12 @@ const PREVIEW_CHARACTERS = 240;
 const TREE_BYTES_MAX = 1 << 20;
 const TEXT_BYTES_MAX = 256 << 10;
 const HEX_STEP = 2048;
-const HEX_NARROW_PIXELS = 470; // below, a line has eight bytes
+const HEX_NARROW_PIXELS = 470; // below this width, a line has eight bytes
 const CHILDREN_STEP = 200;
 const OPEN_DEPTH = 3;
 const TOKENS = /("(?:[^"\\]|\\.)*")(\s*:)?|(-?\d[\d.eE+-]*)|\b(true|false|null)\b/g;
 
-/** What a row shows of a record: its beginning, on one line. */
+/** Return a row's preview of a record: its beginning, on one line. */
 export function preview(record, asJson) {
   const cut = record.bytes.subarray(0, PREVIEW_CHARACTERS * 3);
   let text = new TextDecoder().decode(cut);
@@ -23,7 +23,7 @@ export function preview(record, asJson) {
   return h("code", { class: "preview" }, asJson ? colored(text) : text);
 }
 
-/** Text with the parts of JSON marked, for the eye alone. */
+/** Return text with JSON syntax highlighted. */
 function colored(text) {
   const parts = [];
   let begin = 0;
@@ -50,13 +50,13 @@ function hexOf(data) {
   return Array.from(data, (byte) => byte.toString(16).padStart(2, "0")).join(" ");
 }
 
-/** The pane. `show(record, asJson)` fills it; `mode(name)` switches between "tree", "text" and "hex". */
+/** The record pane. `show(record, asJson)` fills it; `mode(name)` switches between "tree", "text" and "hex". */
 export class Pane {
   #mode = null;
   #record = null;
   #asJson = false;
 
-  /** `actions` are (title, function of the record) of buttons; `close` is called by the pane's own. */
+  /** `actions` are [title, function of the record] of buttons; the pane's close button calls `close`. */
   constructor(actions, close) {
     this.title = h("h2", { id: "record-title" }, "");
     this.about = h("p", { class: "quiet" });
@@ -172,7 +172,7 @@ function node(key, value, depth) {
   return details;
 }
 
-/** Children in steps, so that an array of a million does not stop the page. */
+/** Add children in steps, so that an array of a million does not block the page. */
 function more(inside, children, depth, from = 0) {
   const end = Math.min(from + CHILDREN_STEP, children.length);
   inside.append(...children.slice(from, end).map(([key, value]) => node(key, value, depth + 1)));
@@ -212,7 +212,7 @@ function hexView(record, perLine) {
   return box;
 }
 
-/** Lines of an offset, up to `perLine` bytes in hexadecimal, and the same as ASCII. */
+/** Return lines of an offset, up to `perLine` bytes in hexadecimal, and the same as ASCII. */
 function hexLines(data, from, end, perLine) {
   const lines = [];
   for (let at = from; at < end; at += perLine) {

@@ -1,5 +1,5 @@
-// Rows that j and k walk through. Each row has one element with `data-row`, a link or a button, which takes the focus: Enter then does what
-// it does, and readers of the screen are told what it is.
+// Rows for the keys j and k. Each row has one focusable element with `data-row`, a link or a button: Enter activates it, and screen
+// readers announce its kind.
 
 /** The rows inside `parent`. */
 export class Rows {
@@ -9,7 +9,7 @@ export class Rows {
     this.parent = parent;
   }
 
-  /** Show `entries` in their order: `make` builds a row, `refresh` fills what changes. Rows that stay keep their focus. */
+  /** Show `entries` in their order: `make` builds a row, `refresh` updates it. Rows that remain keep their focus. */
   show(entries, key, make, refresh) {
     const made = new Map();
     let before = null;
@@ -30,7 +30,7 @@ export class Rows {
     return [...this.parent.querySelectorAll("[data-row]")];
   }
 
-  /** Move the focus by `step` rows; the first one when none has it. */
+  /** Move the focus by `step` rows; focus the first one when none has it. */
   move(step) {
     const targets = this.targets;
     if (!targets.length) return null;

@@ -1,11 +1,11 @@
-// Sparklines: a row of numbers as a small picture, with its words for those who do not see it.
+// Sparklines: a small chart of numbers, with a text alternative.
 
 import { svg } from "./dom.js";
 
 const WIDTH = 120;
 const HEIGHT = 28;
 
-/** An SVG of values, oldest first; `slots` is how many there are room for, `label` what it shows. */
+/** Return an SVG of values, oldest first; `slots` is the capacity, `label` the text alternative. */
 export function sparkline(values, { slots = 59, label = "", width = WIDTH, height = HEIGHT } = {}) {
   const top = Math.max(...values, 0);
   const step = width / Math.max(slots - 1, 1);

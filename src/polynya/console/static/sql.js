@@ -1,4 +1,4 @@
-// Questions to the tables: one SELECT, answered by the server.
+// SQL queries on tables: one SELECT, answered by the server.
 
 import { ApiError, ask, askJson, curl, url } from "./api.js";
 import { h, put } from "./dom.js";
@@ -197,6 +197,6 @@ function keepDraft(text) {
   try {
     sessionStorage.setItem(DRAFT, text.slice(0, 100_000));
   } catch {
-    // it is lost with the page
+    // the draft is lost on reload
   }
 }

@@ -1,14 +1,14 @@
-// Server-sent events out of the bytes of an answer, as the HTML standard reads them. Pure: pieces in, events out.
+// Parse server-sent events from response text, per the HTML standard. Pure.
 
-/** Feed it text; it gives {event, data, id} for each event that is complete. */
+/** Feed it text; it returns {event, data, id} for each complete event. */
 export class SseParser {
-  #pieces = []; // of a line that is not complete: joined once, however many they become
+  #pieces = []; // pieces of an incomplete line, joined once at its end
   #size = 0;
   #data = [];
   #event = "";
   #id = "";
   #begun = false;
-  #afterCr = false; // the last piece ended in CR: an LF that follows is part of that line's end
+  #afterCr = false; // the last piece ended in CR: a following LF belongs to that line end
 
   feed(text) {
     const events = [];
@@ -37,7 +37,7 @@ export class SseParser {
     return events;
   }
 
-  /** About how many characters an event that is not complete yet has. */
+  /** Return about how many characters the incomplete event has. */
   get pending() {
     return this.#size;
   }

@@ -1,4 +1,4 @@
-// One stream: its records by number, offset and time, and as they come.
+// One stream: its records by number, offset and time, and live.
 
 import { ApiError, curl, facts, isJson, jsonPage, rawNumber, rawRecord, rfc3339, streamUrl } from "./api.js";
 import { h, put } from "./dom.js";
@@ -10,7 +10,7 @@ import { sparkline } from "./spark.js";
 import { Tail } from "./tail.js";
 
 const JSON_PAGE = 100;
-const RAW_PAGE = 25; // a request for each: their bytes alone do not tell where one ends
+const RAW_PAGE = 25; // one request for each: raw bytes show no record boundaries
 const PAGE_BYTES = 512 << 10;
 const ROWS_MAX = 500; // while following
 const ROWS_BYTES_MAX = 32 << 20;
@@ -32,11 +32,11 @@ class StreamView {
     this.at = place.query.get("at") ?? "";
     this.wantsLive = place.query.get("live") === "1";
     this.facts = null;
-    this.records = []; // those shown
+    this.records = []; // displayed records
     this.next = null; // the boundary after them
     this.tail = null;
     this.paused = false;
-    this.lost = false; // what is known could not be asked again
+    this.lost = false; // the last refresh of the stream's properties failed
     this.series = new Series();
     this.sizes = new Series();
     this.build();
@@ -128,14 +128,14 @@ class StreamView {
     this.measure();
   }
 
-  /** Once it is known what the stream is, be it that the node was away at first. */
+  /** Start once the stream's properties are known, which may be after a failed first request. */
   async begin() {
     const place = parsePlace(this.at) ?? { end: true };
     await this.goTo(place);
     if (this.wantsLive) this.follow(true);
   }
 
-  // --- what is known of it --------------------------------------------------------------------------------------------------------------
+  // --- properties -----------------------------------------------------------------------------------------------------------------------
 
   async measure() {
     try {
@@ -218,7 +218,7 @@ class StreamView {
           ? last(place.last)
           : place.record;
     await this.load({ record });
-    if (place.end) this.bottom(); // the newest are the last ones
+    if (place.end) this.bottom(); // the newest are last
   }
 
   async load(place) {
@@ -364,7 +364,7 @@ class StreamView {
     this.marks();
   }
 
-  /** Begin where the page ends when that is near the tail, else at the tail. */
+  /** Begin where the page ends if that is near the tail, else at the tail. */
   async catchUp() {
     if (!this.next || this.facts.tail.record - this.next.record > ROWS_MAX) {
       await this.load({ record: Math.max(this.facts.first.record, this.facts.tail.record - this.pageSize) });
@@ -400,7 +400,7 @@ class StreamView {
     return first === last ? `Record ${ordinal(first)} of ${total}` : `Records ${ordinal(first)} to ${ordinal(last)} of ${total}`;
   }
 
-  /** Draw at most once a frame, however fast records come; also where the page is not drawn. */
+  /** Draw at most every 80 ms, however fast records arrive; also in a hidden page. */
   schedule() {
     if (this.scheduled) return;
     this.scheduled = true;

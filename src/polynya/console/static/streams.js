@@ -1,4 +1,4 @@
-// The list of streams: search by prefix, pages, and rates that are computed from the tails that the list itself tells.
+// The list of streams: search by prefix, pages, and rates computed from the tails in the list.
 
 import { askJson, curl, url } from "./api.js";
 import { h, put } from "./dom.js";
@@ -9,12 +9,12 @@ import { sparkline } from "./spark.js";
 
 const PAGE = 50;
 const POLL_MS = 2000;
-const COST = 8; // a poll may take one eighth of the time at most: listing costs a node with very many streams
+const COST = 8; // a poll may take at most one eighth of the time: listing is costly with very many streams
 
 export function open(place, shell) {
   const prefix = place.query.get("prefix") ?? "";
   const after = place.query.get("after") ?? "";
-  const trail = (place.query.get("trail") ?? "").split("\n").filter(Boolean); // the pages before this one
+  const trail = (place.query.get("trail") ?? "").split("\n").filter(Boolean); // the previous pages
   const book = new Book();
   const abort = new AbortController();
   let entries = [];
@@ -137,7 +137,7 @@ export function open(place, shell) {
       c: () => shell.copy(curl(url("v1/streams", { prefix, after, limit: PAGE })), "The command"),
       Escape: () => (prefix || after) && shell.go("#/streams"),
     },
-    // The same page with another prefix keeps the field that is being typed in.
+    // The same page with another prefix keeps the search field, which has the focus.
     adopt: (old) => {
       if (document.activeElement === old.search) {
         const at = old.search.selectionStart;

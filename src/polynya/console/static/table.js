@@ -1,4 +1,4 @@
-// One table: where it is in both formats, how fresh, and its columns.
+// One table: its locations in both formats, its lag, and its columns.
 
 import { askJson, curl, url } from "./api.js";
 import { h, put } from "./dom.js";

@@ -1,4 +1,4 @@
-// The tables: how much is in them, and how far they are behind their streams.
+// The tables: their sizes, and their lag behind their streams.
 
 import { askJson, curl, url } from "./api.js";
 import { h, put } from "./dom.js";
@@ -117,7 +117,7 @@ function refresh(element, table) {
   put(last, table.committed_ms ? instant(table.committed_ms) : "never");
 }
 
-/** How far a table is behind its streams, as a mark. */
+/** Return a badge for a table's lag behind its streams. */
 export function freshness(table) {
   if (!table.records_behind) return h("span", { class: "mark good" }, "up to date");
   const kind = table.behind_seconds > 3600 ? "warn" : "";

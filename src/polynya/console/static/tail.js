@@ -1,10 +1,10 @@
-// Following a stream: its events become records, in bounded memory, paused or not, and a connection that ends is opened again where it was.
+// Follow a stream: turn its events into records, in bounded memory, with pause. A lost connection resumes where it ended.
 
 import { ApiError, isJson, isText, live } from "./api.js";
 import { parseToken, token } from "./format.js";
 import { elements } from "./json.js";
 
-const KEPT_RECORDS_MAX = 2000; // while paused; then the oldest are skipped
+const KEPT_RECORDS_MAX = 2000; // while paused; then the oldest are dropped
 const KEPT_BYTES_MAX = 16 << 20;
 const FIRST_RETRY_MS = 500;
 const LAST_RETRY_MS = 15_000;
@@ -13,11 +13,11 @@ const ENDED = new Set(["GONE", "NOT_FOUND", "OTHER_LIFE", "TRIMMED", "INVALID_NA
 export class Tail {
   #abort = new AbortController();
   #lastId = "";
-  #waiting = []; // what came and was not taken yet
+  #waiting = []; // received and not yet taken
   #waitingBytes = 0;
   #retry = FIRST_RETRY_MS;
 
-  /** From the boundary `next` ({record, byte}) on. `changed` is called when there is something to take, or `state` is another. */
+  /** Follow from the boundary `next` ({record, byte}). `changed` is called when records arrive or `state` changes. */
   constructor(name, contentType, next, changed) {
     this.name = name;
     this.contentType = contentType;
@@ -30,7 +30,7 @@ export class Tail {
     this.#run();
   }
 
-  /** The records that came since the last call. */
+  /** Return the records received since the last call. */
   take() {
     const taken = this.#waiting;
     this.#waiting = [];
@@ -98,7 +98,7 @@ export class Tail {
     else if (data || this.state !== "live") this.#become("live");
   }
 
-  /** The records of one event: elements of a JSON array; else one, or several that were gathered and cannot be told apart. */
+  /** Return the records of one event: elements of a JSON array; else one, or several batched ones that cannot be separated. */
   #records(data, next) {
     if (!isJson(this.contentType)) {
       const bytes = isText(this.contentType)
