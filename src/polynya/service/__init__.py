@@ -1,5 +1,5 @@
-"""The narrow waist: route, admit, propose, wait, read hot and cold, tail. Every front calls only this room.
+"""The one interface between the fronts and the streams: route, admit, propose, wait, read, tail.
 
-A call names a stream; the service finds its group, and the group's core, which may be another process. What is local and in memory is
-answered at once (`…_nowait`, callbacks); only what may block is async.
+A call names a stream. The service finds the stream's group and the core that hosts it, which may be another process. Local, in-memory
+state is served synchronously (`…_nowait`, callbacks); only calls that may block are async.
 """

@@ -1,4 +1,4 @@
-"""What fronts may ask of a node, and the shapes of the answers."""
+"""The interface that a node offers to its fronts, and the types that it returns."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from polynya.stream.state.model import Stream
 
 
 class Facts(msgspec.Struct, gc=False, array_like=True, tag=1):
-    """What is known of a stream at one moment: the matter of HEAD and of every header."""
+    """The metadata of a stream at one moment, the source of HEAD and of every response header."""
 
     uid: int
     name: str  # canonical
     content_type: str
     encoding: int
     created_ms: int
-    record: int  # tail: next record …
-    byte: int  # … and byte position
-    first_record: int = 0  # first kept
+    record: int  # the tail: number of the next record …
+    byte: int  # … and its byte position
+    first_record: int = 0  # first retained record
     first_byte: int = 0
     closed: bool = False
     ttl_seconds: int | None = None
     expires_at_ms: int | None = None
-    history: int = 0  # the cluster's; (uid, history) goes into ETags and SSE ids
-    retention: Retention | None = None  # the stream's own
-    stream_seq: str | None = None  # the last `Stream-Seq`
-    known: bool = True  # all that was acknowledged is in them; a local read of a replica cannot tell
+    history: int = 0  # of the cluster; (uid, history) goes into ETags and SSE ids
+    retention: Retention | None = None  # the stream's own setting
+    stream_seq: str | None = None  # last `Stream-Seq`
+    known: bool = True  # False: a local read of a replica, which may lack acknowledged records
 
 
 def facts_of(stream: Stream, history: int = 0, *, known: bool = True) -> Facts:
-    """`Facts` of it as it is now."""
+    """Return the current `Facts` of a stream."""
     return Facts(
         stream.uid,
         stream.name,
@@ -58,35 +58,35 @@ def facts_of(stream: Stream, history: int = 0, *, known: bool = True) -> Facts:
 class Position:
     """Special values of `ReadQuery.record`."""
 
-    START = -1  # the first kept record
+    START = -1  # first retained record
     NOW = -2  # the tail
     AT_BYTE = -3  # `byte` is a bare byte position (Ursula's spelling)
-    AT_TIME = -4  # `byte` is a time in ms: the first kept record that was appended then or later, or the tail
+    AT_TIME = -4  # `byte` is a time in ms: first retained record appended at or after it, or the tail
 
 
 class ReadQuery(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A catch-up read. `record`, `byte` are an offset token, or `record` is a `Position`."""
+    """A catch-up read from an offset token (`record`, `byte`), or from the `Position` in `record`."""
 
     name: str
     record: int = Position.START
     byte: int = 0
     bytes_max: int = 4 << 20
     touch: bool = True  # extends a sliding TTL
-    whole_records: bool = False  # raw streams too: for SSE
-    beyond_tail_waits: bool = False  # a larger record number than the tail's: an empty page at the tail instead of a refusal
-    local: bool = False  # what this node has, without asking the leader
+    whole_records: bool = False  # for raw streams too: for SSE
+    beyond_tail_waits: bool = False  # a record number beyond the tail returns an empty page at the tail instead of a refusal
+    local: bool = False  # read this node's replica without contacting the leader
 
 
 class Span(msgspec.Struct, gc=False, array_like=True):
-    """A run of stored payload in a page, batch by batch or in larger pieces: `payload` is as stored (JSON records end with a comma)."""
+    """A run of stored payload in a page: one batch or a larger piece, as stored (JSON records end with a comma)."""
 
     record: int
     byte: int
-    payload: bytes  # or a memoryview of one
+    payload: bytes  # or a memoryview
 
 
 class Page(msgspec.Struct, gc=False, array_like=True, tag=3):
-    """What a read found. `spans` are contiguous from (`begin_record`, `begin_byte`) to (`record`, `byte`)."""
+    """The result of a read. `spans` are contiguous from (`begin_record`, `begin_byte`) to (`record`, `byte`)."""
 
     facts: Facts
     spans: list[Span]
@@ -94,21 +94,22 @@ class Page(msgspec.Struct, gc=False, array_like=True, tag=3):
     begin_byte: int
     record: int
     byte: int
-    up_to_date: bool  # the page reaches the tail, as far as it is here
+    up_to_date: bool  # the page reaches the tail that this replica knows
 
     @property
     def has_all(self) -> bool:
-        """There is nothing more, anywhere: what `Stream-Up-To-Date` says. A closed stream gets no longer."""
+        """Report whether no acknowledged record follows the page: the value of `Stream-Up-To-Date`. A closed stream cannot grow."""
         return self.up_to_date and (self.facts.known or self.facts.closed)
 
     @property
     def closed(self) -> bool:
-        """Closed, and this page reaches the final offset."""
+        """Report whether the stream is closed and the page reaches its final offset."""
         return self.up_to_date and self.facts.closed
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
-    """A read's deterministic no: `code` of `polynya.stream.replies.Code`, and the token that helps (tail, or first kept record)."""
+    """The deterministic rejection of a read: a `polynya.stream.replies.Code`, and the token to use instead (tail, or first retained
+    record)."""
 
     code: int
     record: int = 0
@@ -117,18 +118,18 @@ class Refusal(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
 
 
 class TrimQuery(msgspec.Struct, frozen=True, gc=False):
-    """Where a stream's front is to be: at an offset token or `Position` (of AT_BYTE and an inner byte, the record that holds it), or so
-    that at least the newest `keep_bytes` stay."""
+    """The new start of a stream: an offset token or `Position`, or the position that keeps at least the newest `keep_bytes`. An AT_BYTE
+    position inside a record means that record."""
 
     name: str
     record: int = Position.START
     byte: int = 0
     keep_bytes: int | None = None
-    incarnation: int = 0  # precondition: the stream's uid; 0 none
+    incarnation: int = 0  # precondition: uid of the stream; 0: no precondition
 
 
 class Trimmed(msgspec.Struct, frozen=True, gc=False):
-    """Where it is now, and what was forgotten for that."""
+    """The start of a stream after a trim, and how much was deleted."""
 
     uid: int
     record: int
@@ -138,80 +139,83 @@ class Trimmed(msgspec.Struct, frozen=True, gc=False):
 
 
 class LiveEvent(msgspec.Struct, gc=False, array_like=True):
-    """One append (or close, or delete) as live readers see it. `frames` caches what fronts encode once for all subscribers."""
+    """One append, close or delete, as delivered to live readers. `frames` caches encodings that fronts share between subscribers."""
 
     uid: int
     begin_record: int
     begin_byte: int
-    record: int  # after it
+    record: int  # the tail after the event
     byte: int
     encoding: int
-    payload: bytes  # b"" for a bare close
+    payload: bytes  # b"" for a close without data
     closed: bool = False
-    gone: bool = False  # deleted or expired: no more will come
-    cut: bool = False  # the feed broke (another core went away): end the answer so that the client resumes
+    gone: bool = False  # deleted or expired: the last event
+    cut: bool = False  # the feed broke (another core failed): end the response so that the client resumes
     frames: dict[str, bytes] = {}  # noqa: RUF012 (msgspec copies mutable defaults)
-    known: bool = True  # nothing acknowledged follows, at this moment; a replica that does not lead cannot tell
+    known: bool = True  # no acknowledged record follows at this moment; False on a replica that is not the leader
 
 
 class Sink(Protocol):
-    """A live subscriber. Called on the loop, must not block, must bound what it keeps."""
+    """A live subscriber. `live` is called on the loop, must not block, and must bound its buffer."""
 
     def live(self, event: LiveEvent) -> None: ...
 
 
 class Service(Protocol):
-    """The waist itself, one per core process."""
+    """The service of one core process."""
 
     @property
     def hint(self) -> Callable[[str], str] | None:
-        """In a cluster: the URL of the node that leads a stream's group, for smart clients; "" when that is this one, or nobody knows."""
+        """Return the URL of the node that leads a stream's group, for clients that route. "": this node, or no known leader. None outside
+        a cluster."""
         ...
 
     def now_ms(self) -> int:
-        """The log time that commands are stamped with."""
+        """Return the log time that stamps commands."""
         ...
 
     def facts_nowait(self, name: str) -> Facts | Refusal | None:
-        """Facts when the stream's group is here and no create or delete of the name is in flight; None: ask `facts`."""
+        """Return facts if the stream's group is local and no create or delete of the name is in flight; None: call `facts`."""
         ...
 
     async def facts(self, name: str, *, local: bool = False) -> Facts | Refusal:
-        """All that was acknowledged before the call is in them; `local`: what this node has, without asking the leader."""
+        """Return facts that reflect every append acknowledged before the call. `local`: return this node's state without contacting the
+        leader."""
         ...
 
     def propose(self, name: str, command: Command, done: Callable[[Reply | BaseException], None]) -> None:
-        """Put a command of this stream through its group's log; `done` is called on the loop with the reply, or with Unavailable
-        (nothing was applied) or OutcomeUnknown. Refusals decidable at once may call `done` before this returns."""
+        """Propose a command of this stream to its group's log. `done` runs on the loop with the reply, Unavailable (not applied) or
+        OutcomeUnknown. A refusal that needs no log entry may call `done` before this returns."""
         ...
 
     def read_nowait(self, query: ReadQuery) -> Page | Refusal | None:
-        """A page when all of it is here and hot; None: ask `read`."""
+        """Return a page if all of it is local and in memory; None: call `read`."""
         ...
 
     async def read(self, query: ReadQuery) -> Page | Refusal: ...
 
     async def attach(self, name: str, sink: Sink, *, local: bool = False) -> Facts | Refusal:
-        """From now on `sink` gets every event after the returned tail, in order. Attach first, then read up to it, then go live.
-        `local`: as in `facts`."""
+        """Deliver every event after the returned tail to `sink`, in order. Attach first, read up to the returned tail, then go live.
+        `local`: see `facts`."""
         ...
 
     def detach(self, uid: int, sink: Sink) -> None: ...
 
     async def fork(self, command: Command, source: str, record: int, byte: int, sub_offset: int) -> Reply:
-        """Create `command` (a `Create` without `fork`) as a fork; `record` -1 is the source's tail. The whole dance of F17."""
+        """Create a stream from `command` (a `Create` without `fork`) as a fork of `source`. `record` -1 is the source's tail. See
+        `polynya.service.streams.forks`."""
         ...
 
     async def list_streams(self, prefix: str, after: str, limit: int, *, local: bool = False) -> list[Facts]: ...
 
     async def trim(self, query: TrimQuery) -> Trimmed | Refusal:
-        """Forget what lies before a position."""
+        """Delete the records before a position."""
         ...
 
     async def buckets(self) -> dict[str, Retention]:
-        """The retention of the buckets that have one."""
+        """Return the retention of each bucket that has one."""
         ...
 
     async def set_bucket(self, bucket: str, retention: Retention | None) -> None:
-        """Give a bucket a retention, or take it away."""
+        """Set the retention of a bucket; None removes it."""
         ...

@@ -1,4 +1,5 @@
-"""What serves the streams of one core, put together: turn loop, machines, service, settling, snapshots. Doors and object tier come on top."""
+"""Assembly of one core's stream engine: turn loop, machines, service, outbox sender, snapshots. Listeners and the object tier build on
+it."""
 
 from __future__ import annotations
 
@@ -21,22 +22,22 @@ from polynya.service.streams.outbox_sender import OutboxSender
 from polynya.service.streams.retention_job import RetentionJob
 from polynya.service.tier_view import CoreGroups
 
-SNAPSHOT_BYTES = 64 << 20  # of journal since the last round of snapshots
+SNAPSHOT_BYTES = 64 << 20  # journal bytes between two rounds of snapshots
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of one core."""
+    """The sizes of one core."""
 
     core: int
     cores: int
     groups: int
     history: int
-    hot_bytes_max: int  # of a group
+    hot_bytes_max: int  # per group
     snapshot_bytes: int = SNAPSHOT_BYTES
 
 
 class CoreRuntime:
-    """Made on a running loop. `now_ms` is log time; `fatal` is called when the journal fails."""
+    """The stream engine of one core. Create it on a running loop. `now_ms` returns log time; `fatal` is called when the journal fails."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class CoreRuntime:
         cluster: ClusterSettings | None = None,
         writer: WriteExecutor | None = None,
     ) -> None:
-        """`cluster`: where the groups have other members; then `storage` was opened as this member's."""
+        """Assemble the core. `cluster`: the groups are replicated, and `storage` was opened for this member."""
         self.storage = storage
         self.replicated: ReplicatedEngine | None = None
         self.exchange: CatchUp | None = None
@@ -76,22 +77,22 @@ class CoreRuntime:
         self.core.on_turn = self._turned
 
     def indexes(self) -> dict[int, int]:
-        """How far the groups are."""
+        """Return the applied index of each group."""
         return {number: group.applied_index for number, group in self.storage.shard.groups.items()}
 
     async def stop(self) -> None:
-        """Before `close`: what works beside the turns ends."""
+        """Stop the background work. Call this before `close`."""
         self.local.recalls.close()
         if self.exchange is not None:
             await self.exchange.close()
 
     def close(self) -> None:
-        """After the last proposal was answered, or not: nothing acknowledged depends on it."""
+        """Close the engine and the journal. Call this after the last proposal; nothing acknowledged depends on it."""
         self.core.close()
         self.storage.journal.close()
 
     def _join(self, core: ReplicatedEngine) -> None:
-        """What has to happen once in a cluster happens where a group is led."""
+        """Connect the parts that only a cluster has. Work that must happen once per cluster runs on the leader."""
         self.local.join(core, core.led)
         self.local.lifetimes.propose = self.service.propose_to
         self.exchange = CatchUp(core, self.storage.snapshots, self.snapshotter, self.local.put)
@@ -109,8 +110,8 @@ class CoreRuntime:
 
 
 def _not_before(core: ReplicatedEngine, now_ms: Callable[[], int], reached: Callable[[int], None]) -> Callable[[], int]:
-    """Log time goes on from what other leaders have logged (F14). It does not wait there for the wall's clock: that of another node may have been
-    hours ahead, and leases, ages and times to live would stand still for as long."""
+    """Return a clock that never runs behind the log time of earlier leaders. It does not pause until the wall clock catches up. Another
+    node's clock may have been hours ahead; leases, ages and TTLs would stall for as long."""
 
     def now() -> int:
         log_ms, floor_ms = now_ms(), core.floor_ms

@@ -1,4 +1,4 @@
-"""Live readers of a replica that hears no leader, while another node's does: they are told to resume, and are fed from there."""
+"""Move live readers from a replica without a leader to a node whose replica has one."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from polynya.service.routing.forwarding import Forwarding
     from polynya.service.routing.service import NodeService
 
-ASKED_AT_ONCE = 16  # an answer may take as long as an election
+ASKED_AT_ONCE = 16  # one call may take as long as an election
 
 
 class StaleReaders:
-    """Of one core. `look` about once a second, beside what must not wait for other nodes."""
+    """The monitor of one core's live readers. Call `look` about once a second, apart from work that must not wait for other nodes."""
 
     def __init__(self, service: NodeService, forwarding: Forwarding) -> None:
         self._service, self._local, self._forwarding = service, service.local, forwarding
-        self._told: set[int] = set()  # groups whose readers were told; those that stay have asked for what is here
+        self._told: set[int] = set()  # groups whose readers were disconnected; readers that stay want local state
 
     async def look(self) -> None:
-        """While nobody hears a leader the readers stay: what they wait for comes from nowhere else."""
+        """Disconnect readers of groups whose leader only another node reaches. While no node reaches a leader, the readers stay."""
         watched = {uid >> 48: uid for uid in self._local.feeds.uids()}
         deaf = {group for group in watched if group in self._local.machines and not self._forwarding.knows(group)}
         self._told &= deaf
@@ -38,7 +38,7 @@ class StaleReaders:
             self._local.cut_readers(group)
 
     async def _is_heard_elsewhere(self, group: int, uid: int) -> bool:
-        machine = self._local.machines.get(group)  # it may have left while others were asked about
+        machine = self._local.machines.get(group)  # the group may have left during the calls
         stream = None if machine is None else machine.by_uid.get(uid)
         others = [place for place in self._forwarding.to_read(group) if node_of(place)]
         if stream is None or not others:

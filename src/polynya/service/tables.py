@@ -1,4 +1,4 @@
-"""Tables for their drivers and users: create, list, plan a job, commit it (F23, F26, F27). State is in the machines' `tables`."""
+"""Table operations for drivers and users: create, list, plan a job, commit it. The state is in the `tables` of the machines."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from polynya.stream.placement import META_GROUP
 from polynya.stream.replies import Code
 from polynya.stream.rules.tables import ClaimedRange, Lag, Table
 
-JOB_BYTES_MAX = 4 << 30  # payload that one job takes at most, over all groups: a driver asks again for the rest
-JOB_SLICES_MAX = 50_000  # likewise, about so many slices: each is a row of the plan, and they are put together in one go
-SLICE_COST = 96  # bytes of one, beside its payload, at least
+JOB_BYTES_MAX = 4 << 30  # payload of one job over all groups; the driver calls again for the rest
+JOB_SLICES_MAX = 50_000  # approximate limit of slices of one job: each is a row of the plan, assembled in one step
+SLICE_COST = 96  # minimum bytes of a slice in the budget, besides its payload
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
 _RANGES: msgspec.msgpack.Decoder[list[ClaimedRange]] = msgspec.msgpack.Decoder(list[ClaimedRange])
 _TABLE: msgspec.msgpack.Decoder[Table] = msgspec.msgpack.Decoder(Table)
 
 
 class TableRefused(Exception):
-    """A request that cannot be: `status` is HTTP's, `code` one of the documented error codes, the message says what to do."""
+    """An invalid table request: `status` is the HTTP status, `code` a documented error code."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -35,8 +35,7 @@ class TableRefused(Exception):
 
 
 class PlannedJob(msgspec.Struct, frozen=True):
-    """A job that a driver may run: the table as the commit must find it, and the ranges that it has claimed. `more`: there may be more to do
-    behind it."""
+    """A job that a driver may run: the table state that the commit expects, and the claimed ranges. `more`: another job may follow."""
 
     table: Table
     job: int
@@ -46,7 +45,8 @@ class PlannedJob(msgspec.Struct, frozen=True):
 
 
 class Tables:
-    """One per core; any core answers. `flush` makes what is hot under a prefix cold, on every core of the node."""
+    """The table operations of one core; any core can serve them. `flush` publishes the hot data under a prefix, on every core of the
+    node."""
 
     def __init__(self, service: NodeService, flush: Callable[[str], Awaitable[None]]) -> None:
         self._service = service
@@ -54,7 +54,7 @@ class Tables:
         self._planning: dict[int, asyncio.Lock] = {}
 
     async def create(self, name: str, prefix: str) -> tuple[Table, bool]:
-        """The table, and whether it is new."""
+        """Create a table. Return it, and True if it is new."""
         if not NAME.fullmatch(name) or name.endswith("__dlq"):
             raise TableRefused(400, "TABLE_NAME", f"'{name}' is no table name: letters, digits and '_', at most 63, not ending in '__dlq'")
         service = self._service
@@ -79,7 +79,7 @@ class Tables:
         raise TableRefused(404, "TABLE_NOT_FOUND", f"there is no table '{name}'; make it: polynya table create {name} --prefix PREFIX")
 
     async def lag(self, table: Table) -> Lag:
-        """How far the table is behind its streams, over all groups."""
+        """Return the lag of the table behind its streams, over all groups."""
         total = Lag()
         for lag in await self._lags(table):
             total.streams += lag.streams
@@ -93,7 +93,7 @@ class Tables:
         return await self._service.ask_lags(messages.LagQuery(table.uid, table.prefix, await self._longer(table), table.committed))
 
     async def plan(self, name: str) -> PlannedJob | None:
-        """The open job, or the next one; None when there is nothing to do. Flushes first."""
+        """Flush, then return the open job or the next one; None when no record is pending."""
         table = await self.find(name)
         async with self._planning.setdefault(table.uid, asyncio.Lock()):
             return await self._plan(table)
@@ -108,7 +108,7 @@ class Tables:
                 return None
         reply = await service.call(META_GROUP, TableOpen(table.uid, service.now_ms()))
         table = _table(reply.detail)
-        if reply.code == Code.OK and not table.planned:  # its planner is gone, half way perhaps: claim anew under another number
+        if reply.code == Code.OK and not table.planned:  # its planner died, perhaps halfway: claim again as a new job
             await service.call(META_GROUP, TableAbandon(table.uid, table.job))
             table = _table((await service.call(META_GROUP, TableOpen(table.uid, service.now_ms()))).detail)
         ranges, more = await self._claim(table, shares(lags, service.groups))
@@ -122,7 +122,7 @@ class Tables:
         return PlannedJob(table, table.job, secrets.token_hex(16), ranges, more or again)
 
     async def _claim(self, table: Table, share: dict[int, int]) -> tuple[list[ClaimedRange], bool]:
-        """The job's ranges, and whether there may be more than a group's share of bytes."""
+        """Return the ranges of the job, and True if a group may have more than its share of bytes."""
         service = self._service
         longer = await self._longer(table)
         ranges, more = list[ClaimedRange](), False
@@ -141,7 +141,7 @@ class Tables:
         return ranges, more
 
     async def _longer(self, table: Table) -> list[str]:
-        """Prefixes of other tables under this one's: their streams are theirs."""
+        """Return the prefixes of other tables under this table's prefix. Their streams belong to those tables."""
         return [other.prefix for other in await self.all() if other.uid != table.uid and other.prefix.startswith(table.prefix)]
 
     async def commit(self, command: TableCommit) -> Table:
@@ -163,12 +163,12 @@ class Tables:
 
 
 def shares(lags: Sequence[Lag], groups: int) -> dict[int, int]:
-    """By group, the bytes of slices that a job may take there: so many that it has about `JOB_SLICES_MAX` slices at most."""
+    """Return the byte budget of a job in each group, such that a job has about `JOB_SLICES_MAX` slices at most."""
     found = dict.fromkeys(range(1, groups + 1), max(JOB_BYTES_MAX // groups, 1))
     slices = sum(lag.slices for lag in lags)
     if slices > JOB_SLICES_MAX:
         for lag in lags:
-            if lag.group in found:  # of a release before it is not said
+            if lag.group in found:  # an older release does not report it
                 each = lag.bytes // lag.slices + SLICE_COST if lag.slices else 0
                 found[lag.group] = max(1, min(found[lag.group], each * lag.slices * JOB_SLICES_MAX // slices))
     return found

@@ -1,4 +1,4 @@
-"""What the object tier is given of a core: its machines, its log, and how far its snapshots reach."""
+"""The view of one core that the object tier gets: machines, log, and snapshot coverage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CoreGroups:
     """Implements `polynya.cold.groups.Groups`."""
 
     def __init__(self, term: Callable[[int], int], service: NodeService, snapshotter: Snapshotter, repairer: Repairer) -> None:
-        """`term`: of a group, by its number."""
+        """Create the view. `term` returns the term of a group."""
         self.term = term
         self._service = service
         self._snapshotter = snapshotter
@@ -35,7 +35,7 @@ class CoreGroups:
 
     @property
     def recent(self) -> dict[int, int]:
-        """uid → log time at which an evicted stream came back."""
+        """Map the uid of each rehydrated stream to the log time of its rehydration."""
         return self._service.local.recalls.recent
 
     @property

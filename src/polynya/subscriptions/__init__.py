@@ -1,11 +1,11 @@
-"""Subscriptions at work: wakes that leave by webhook or by a wake stream, workers that claim, acknowledge and release (R140 to R147).
+"""Run subscriptions: deliver wakes by webhook or through a wake stream, and serve workers that claim, acknowledge and release.
 
-State is in the machines (`polynya.stream.subscriptions.rules`); here is what acts on it. A subscription's own state lives in one group, its
-home; the core of that group runs every operation on it, and other cores pass operations on. Cursors live with their streams, in any
-group; they are asked before a worker is answered. Time is the log's, tokens and ids are drawn here and go into commands.
+The machines hold the state (`polynya.stream.subscriptions.rules`); this room acts on it. The state of a subscription lives in one group,
+its home. The core of the home group runs every operation, and other cores forward operations to it. Cursors live with their streams, in
+any group, and are read before a worker gets a response. Time is log time. Tokens and ids are drawn here and travel in commands.
 
-What may be lost in a crash is repaired: news of a stream that never reached the home are told again by a sweep; a wake that was not
-delivered is delivered again, with the same generation, when its retry is due; links that not every group has are completed.
+A periodic sweep repairs losses of a crash. It resends stream news that never reached the home and completes links that some groups lack.
+An undelivered wake is retried when due, with the same generation.
 """
 
 from polynya.subscriptions.shell import Subscriptions

@@ -1,8 +1,8 @@
-"""Addresses that a server may call on behalf of others: those that the IANA's registries say are reachable everywhere.
+"""Addresses that a server may call on behalf of others: those that the IANA registries list as globally reachable.
 
-`iana/` holds copies of the IPv4 and IPv6 Special-Purpose Address Registries (RFC 6890), as the IANA publishes them for download, in the
-state of 2025-10-09: https://www.iana.org/assignments/iana-ipv4-special-registry/ and https://www.iana.org/assignments/iana-ipv6-special-registry/.
-To update them, replace the files. Python's `is_global` has a copy too, but its age and its rules differ between Python's releases.
+`iana/` holds copies of the IPv4 and IPv6 Special-Purpose Address Registries (RFC 6890) as of 2025-10-09:
+https://www.iana.org/assignments/iana-ipv4-special-registry/ and https://www.iana.org/assignments/iana-ipv6-special-registry/. To update
+them, replace the files. Python's `is_global` has a copy too, but its age and rules differ between Python releases.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 REGISTRIES = ("iana-ipv4-special-registry-1.csv", "iana-ipv6-special-registry-1.csv")
-GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")  # all that was ever given out for hosts (RFC 4291 2.4)
-NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052: how a host without IPv4 reaches an IPv4 address
+GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")  # all space allocated for hosts (RFC 4291 2.4)
+NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052: addresses through which an IPv6-only host reaches IPv4
 
 
 def is_public(address: Address) -> bool:
-    """Tell whether an address, and an IPv4 address that it carries, is an ordinary one of the Internet.
-
-    Every block of the registries that contains it must be globally reachable: `N/A` is no yes, and no exception inside a refused block counts."""
+    """Report whether an address, and any IPv4 address embedded in it, is globally reachable. Every registry block that contains it must
+    be marked globally reachable. `N/A` counts as no, and exceptions inside a blocked block are ignored."""
     if address.is_multicast or not all(reachable for network, reachable in special_blocks() if address in network):
         return False
     if isinstance(address, ipaddress.IPv4Address):
@@ -35,7 +34,7 @@ def is_public(address: Address) -> bool:
 
 @functools.cache
 def special_blocks() -> tuple[tuple[Network, bool], ...]:
-    """Read both registries: each block, and whether it is globally reachable."""
+    """Read both registries: each block, and True if it is globally reachable."""
     found = []
     for name in REGISTRIES:
         text = files("polynya.subscriptions").joinpath("iana", name).read_text(encoding="utf-8")
@@ -46,12 +45,12 @@ def special_blocks() -> tuple[tuple[Network, bool], ...]:
 
 
 def _carried(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """The IPv4 address to which a translator or a tunnel would send what goes to this one."""
+    """Return the IPv4 address to which a translator or tunnel forwards packets for this address."""
     if address in NAT64:
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour
 
 
 def _without_note(text: str) -> str:
-    """A field without the number of its footnote, as in `False [1]`."""
+    """Return a field without its footnote number, as in `False [1]`."""
     return text.partition("[")[0].strip()

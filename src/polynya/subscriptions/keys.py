@@ -1,4 +1,4 @@
-"""The cluster's signing key (Ed25519, kept in the meta group), its JWK Set, webhook signatures, and workers' tokens."""
+"""Signing key of the cluster (Ed25519, kept in the meta group), its JWK Set, webhook signatures, and worker tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from polynya.stream.placement import META_GROUP
 from polynya.stream.replies import Reply
 
 KEY_NAME = "webhook-signing-key"
-TOKEN_MS = 7 * 24 * 3600 * 1000  # a token outlives every lease that is kept up; its generation is what fences it
+TOKEN_MS = 7 * 24 * 3600 * 1000  # outlives any lease that is renewed; the generation in the token fences it
 
 
 class Caller(Protocol):
@@ -24,7 +24,7 @@ class Caller(Protocol):
 
 
 class Token(msgspec.Struct, frozen=True, gc=False):
-    """What a token says: which wake of which life of a subscription it was issued for."""
+    """The content of a worker token: the wake and the subscription incarnation that it was issued for."""
 
     id: str
     uid: int
@@ -33,7 +33,7 @@ class Token(msgspec.Struct, frozen=True, gc=False):
 
 
 class Signer:
-    """Signs with the key of a 32-byte seed. The tokens' key is derived from the same seed."""
+    """A signer with the key of a 32-byte seed. The token key is derived from the same seed."""
 
     def __init__(self, seed: bytes) -> None:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -46,7 +46,7 @@ class Signer:
         self.jwk = {"kty": "OKP", "crv": "Ed25519", "x": x, "kid": self.kid, "use": "sig", "alg": "EdDSA"}
 
     def signature(self, body: bytes) -> str:
-        """The value of `Webhook-Signature`. Its time is the wall's: the receiver compares it with its own."""
+        """Return the value of `Webhook-Signature`. It uses wall clock time, because the receiver compares it with its own clock."""
         seconds = int(time.time())
         signed = self._private.sign(b"%d." % seconds + body)
         return f"t={seconds},kid={self.kid},ed25519={_text(signed)}"
@@ -56,7 +56,7 @@ class Signer:
         return f"{_text(payload)}.{_text(hmac.digest(self._token_key, payload, 'sha256'))}"
 
     def read_token(self, token: str) -> Token | None:
-        """What the token says, if it was issued here; expired ones too."""
+        """Return the content of a token that this cluster issued, also if expired; else None."""
         payload, _, tag = token.partition(".")
         try:
             said = urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
@@ -68,7 +68,7 @@ class Signer:
 
 
 class Keys:
-    """The key is created when it is first needed, once in a cluster: whoever sets it first has set it."""
+    """The cluster's signing key. It is created on first use; the first writer to the log sets it for the cluster."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
@@ -85,5 +85,5 @@ class Keys:
 
 
 def _text(data: bytes) -> str:
-    """Base64url without padding."""
+    """Encode as base64url without padding."""
     return urlsafe_b64encode(data).rstrip(b"=").decode()

@@ -1,4 +1,4 @@
-"""The links of subscriptions over all groups of the node: told to the groups, asked of them, acknowledged in them."""
+"""The links of subscriptions across all groups: register them, query them, acknowledge them."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ from polynya.subscriptions.messages import LinksQuery
 
 
 class BadAck(Exception):
-    """An acknowledgement that cannot be; the message says which."""
+    """An invalid acknowledgement."""
 
 
 class SubscriptionLinks:
-    """One per core. `home` is the group of a subscription's id, by the caller."""
+    """The link operations of one core. `home` is the group of the subscription's id."""
 
     def __init__(self, service: NodeService) -> None:
         self._service = service
         service.serve(messages.LINKS, LinksQuery, list[LinkInfo], self._answer)
 
     async def tell(self, home: int, subscription: Subscription) -> bool:
-        """Have every group watch what the subscription wants now; then its home knows. False: that life is over."""
+        """Register the subscription's present streams in every group, then confirm that to its home. Return False if that incarnation was
+        deleted."""
         service, revision = self._service, subscription.revision
         names: dict[int, list[str]] = {group: [] for group in range(1, service.groups + 1)}
         for name in subscription.streams:
@@ -50,16 +51,17 @@ class SubscriptionLinks:
         return (await service.call(home, SubscriptionLinked(key, uid, revision))).code == Code.OK
 
     async def untell(self, home: int, key: str, uid: int) -> None:
-        """Have every group forget a life that is over; then its home does too."""
+        """Remove a deleted incarnation from every group, then from its home."""
         service = self._service
         replies = await asyncio.gather(*(service.call(group, UnlinkSubscription(key, uid)) for group in range(1, service.groups + 1)))
         if all(reply.code == Code.OK for reply in replies):
             await service.call(home, SubscriptionLinked(key, uid, 0))
 
     async def oldest(self, subscription: Subscription, limit: int = SUBSCRIPTION_LINKS_SHOWN, *, whole: bool = True) -> list[LinkInfo]:
-        """Pending links first, the longest waiting of each group, then others; at most `limit`. Where groups have pending ones, those that
-        nobody leads just now are left out: they have their turn when they are led again. So they are where nobody has pending ones, if not
-        `whole`; else Unavailable is raised."""
+        """Return at most `limit` links: pending ones first, the longest waiting first in each group, then others.
+
+        Groups without a leader are skipped while other groups have pending links; they report theirs after the election. Without any
+        pending link, `whole` requires those groups too and raises Unavailable; otherwise they stay skipped."""
         question, groups = LinksQuery(subscription.id, subscription.uid, limit), self._groups
         leaderless = self._service.leaderless(groups)
         missing: list[int] = []
@@ -72,7 +74,7 @@ class SubscriptionLinks:
         return found[:limit]
 
     async def page(self, subscription: Subscription, after: str, limit: int, *, whole: bool = True) -> list[LinkInfo]:
-        """By spelled name, those after `after`. Not `whole`: without those of groups that nobody answers for just now."""
+        """Return links sorted by spelled name, those after `after`. With `whole` False, groups without a leader are skipped."""
         question, groups = LinksQuery(subscription.id, subscription.uid, limit, after=after), self._groups
         leaderless = [] if whole else self._service.leaderless(groups)
         found = await self._ask(question, [group for group in groups if group not in leaderless], None if whole else [])
@@ -80,7 +82,7 @@ class SubscriptionLinks:
         return found[:limit]
 
     async def acknowledge(self, subscription: Subscription, acks: list[tuple[str, str]]) -> None:
-        """Check all, then apply all. Raises `BadAck` before anything was applied."""
+        """Validate all acknowledgements, then apply them. Raises `BadAck` before any is applied."""
         if not acks:
             return
         names = list({name for name, _ in acks})
@@ -90,8 +92,8 @@ class SubscriptionLinks:
         await self.advance(subscription, [_judged(links.get(name), name, offset) for name, offset in acks])
 
     async def advance(self, subscription: Subscription, acks: list[tuple[str, int, int, int]]) -> None:
-        """`acks`: (name, uid of the stream, record, byte). Links that went meanwhile are passed over. Raises Unavailable when no cursor has
-        moved, else OutcomeUnknown."""
+        """Advance the cursors by `acks`: (name, uid of the stream, record, byte). Deleted links are skipped. Raises Unavailable if no
+        cursor has moved, OutcomeUnknown if some may have."""
         service = self._service
         groups: dict[int, list[tuple[str, int, int, int]]] = {}
         for ack in acks:
@@ -110,7 +112,7 @@ class SubscriptionLinks:
         return range(1, self._service.groups + 1)
 
     async def _ask(self, question: LinksQuery, groups: Iterable[int], missing: list[int] | None = None) -> list[LinkInfo]:
-        """Of some groups; `missing` as for `of_groups`."""
+        """Query some groups. `missing`: see `of_groups`."""
 
         def of(groups: list[int]) -> LinksQuery:
             return structs.replace(question, groups=tuple(groups))
@@ -135,8 +137,8 @@ class SubscriptionLinks:
 
 
 def _judged(link: LinkInfo | None, name: str, offset: str) -> tuple[str, int, int, int]:
-    """The acknowledgement as a command has it. A tail's record number with a larger byte is the tail (F2), and so is what lies before it by
-    numbers that were jumped over alone: who has read all ends there."""
+    """Validate an acknowledgement and return it as the command needs it. The tail's record number with a larger byte means the tail. So
+    does a position that only skipped record numbers separate from the tail."""
     if link is None:
         raise BadAck(f"'{name}' is no stream of this subscription")
     token = parse_token(offset)

@@ -1,4 +1,4 @@
-"""What is asked of subscriptions, by users and between cores, and the answers."""
+"""Requests and responses of subscriptions, from users and between cores."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import msgspec
 from polynya.stream.commands import SubscriptionConfig
 from polynya.stream.subscriptions.state import LinkInfo
 
-OPERATE = 40  # kinds of messages between cores
+OPERATE = 40  # message kinds between cores
 LINKS = 41
 NEWS = 42
 LIST = 43
 
 
 class Operation(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Asked by a user of one subscription. `base_url` is that of the request: URLs in answers are built from it."""
+    """A user's request about one subscription. `base_url` is that of the request; URLs in the response are built from it."""
 
     id: str
     base_url: str
@@ -27,23 +27,23 @@ class Put(Operation, tag=1, frozen=True, gc=False):
 
 
 class Get(Operation, tag=2, frozen=True, gc=False):
-    after: str = ""  # links by spelled name from here on
-    limit: int = 0  # 0: as many as may be shown
+    after: str = ""  # only links after this spelled name
+    limit: int = 0  # 0: as many as allowed
 
 
 class DeleteSubscription(Operation, tag=3, frozen=True, gc=False):
-    """Also of one that is not there."""
+    """Delete a subscription; a missing one is no error."""
 
 
 class Members(Operation, tag=4, frozen=True, gc=False):
-    """Change the explicit links; canonical names."""
+    """Change the explicit links, by canonical name."""
 
     add: list[str]
     remove: list[str]
 
 
 class ClaimWork(Operation, tag=5, frozen=True, gc=False):
-    """`claim_id`: what the worker calls this claim, so that it can be repeated; "" if it cannot be."""
+    """Claim the work of a subscription. `claim_id` is the worker's id of this claim and makes it idempotent; "": not idempotent."""
 
     worker: str
     claim_id: str = ""
@@ -56,7 +56,7 @@ class Work(Operation, tag=6, frozen=True, gc=False):
     token: str
     generation: int | None
     wake_id: str | None
-    acks: list[tuple[str, str]]  # (canonical name, or what was sent if it is none; offset)
+    acks: list[tuple[str, str]]  # (canonical name, or the text received if it is invalid; offset)
     done: bool = False
 
 
@@ -64,14 +64,14 @@ AnyOperation = Put | Get | DeleteSubscription | Members | ClaimWork | Work
 
 
 class OperationResult(msgspec.Struct, array_like=True, gc=False):
-    """`value` becomes JSON; None: no body."""
+    """The result of an operation. `value` becomes JSON; None: no body."""
 
     status: int
     value: dict[str, Any] | None = None
 
 
 class LinksQuery(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Links of a subscription in some groups: named ones; or, by name, those after `after`; or, without either, pending ones
+    """A query for a subscription's links in some groups: by `names`, or those after `after` by name. With neither, pending links come
     first, the longest waiting first."""
 
     id: str
@@ -83,13 +83,15 @@ class LinksQuery(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class News(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """(id, uid, a stream with news) of subscriptions whose home is on the core that is told. The answer: those that are over."""
+    """Streams with news, as (id, uid, stream name), for subscriptions whose home is on the receiving core. The response lists the deleted
+    incarnations."""
 
     wakes: list[tuple[str, int, str]]
 
 
 class ListQuestion(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Subscriptions whose home is one of the groups, by id: those after `after` that begin with `prefix`. The answer: their shapes."""
+    """A query for the subscriptions of some home groups, by id: those after `after` that begin with `prefix`. The response holds their
+    shapes."""
 
     prefix: str
     after: str
@@ -103,6 +105,6 @@ Shapes = list[dict[str, Any]]
 
 
 def refuse(status: int, code: str, message: str = "", **more: Any) -> OperationResult:
-    """The one shape of a subscription's errors."""
+    """Return a subscription error."""
     error: dict[str, Any] = {"code": code, **({"message": message} if message else {}), **more}
     return OperationResult(status, {"error": error})

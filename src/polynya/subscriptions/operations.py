@@ -1,4 +1,4 @@
-"""What users ask of one subscription, carried out on the core of its home group."""
+"""User operations on one subscription, run on the core of its home group."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FULL = refuse(507, "DISK_FULL", "the journal's disk has no room")
 
 
 class Operations:
-    """One per core. Refusals are answers; `Unavailable` and `OutcomeUnknown` are raised."""
+    """The operations of one core. A refusal is a result; `Unavailable` and `OutcomeUnknown` are raised."""
 
     def __init__(self, wakes: Wakes) -> None:
         self._wakes = wakes
@@ -75,19 +75,19 @@ class Operations:
         return _NOT_FOUND if subscription is None else await self._shown(200, subscription, asked)
 
     async def _shown(self, status: int, subscription: Subscription, asked: Get, *, whole: bool = True) -> OperationResult:
-        """`whole`: with the links of all groups, or not at all."""
+        """Show a subscription. `whole`: raise if the links of a group are unavailable."""
         limit = min(asked.limit or SUBSCRIPTION_LINKS_SHOWN, SUBSCRIPTION_LINKS_SHOWN)
         links = await self._links.page(subscription, asked.after, limit + 1, whole=whole)
         kid = (await self._wakes.keys.signer()).kid if subscription.config.kind == WEBHOOK else ""
         value = subscription_shape(subscription, asked.base_url, links[:limit], kid)
         if len(links) > limit:
-            value["streams_after"] = spelled_name(links[limit - 1].name)  # `?after=` this gives the next page
+            value["streams_after"] = spelled_name(links[limit - 1].name)  # `?after=` this returns the next page
         return OperationResult(status, value)
 
     async def _delete(self, asked: DeleteSubscription) -> OperationResult:
         reply = await self._call(asked.id, SubscriptionDelete(asked.id, self._service.now_ms()))
         if reply.code == Code.OK:
-            with suppress(Unavailable, OutcomeUnknown):  # the sweep tells the groups that this could not reach
+            with suppress(Unavailable, OutcomeUnknown):  # the sweep reaches the remaining groups later
                 await self._wakes.bury(asked.id, reply.uid)
         return OperationResult(204)
 
@@ -105,8 +105,8 @@ class Operations:
         return OperationResult(204)
 
     async def _claim(self, asked: ClaimWork) -> OperationResult:
-        """The links are asked first: whoever gets the lease gets work. Nothing that may fail follows it. Who asks again because the answer was lost, and
-        says so, gets the lease that it has."""
+        """Grant the lease and return the pending links. The links are read before the lease is granted, and no step after that can fail.
+        A worker that repeats a lost claim with its `claim_id` gets the lease that it holds."""
         subscription = self._wakes.find(asked.id)
         if subscription is None:
             return _NOT_FOUND
@@ -153,8 +153,8 @@ class Operations:
             return await self._worked(subscription, asked)
 
     async def _worked(self, subscription: Subscription, asked: Work) -> OperationResult:
-        """Fenced first, in the log; then the cursors move; then, if it is done, the lease goes. What comes for an older wake moves
-        nothing, and a repeat after a crash between the steps finds the wake as it was."""
+        """Check the fence in the log, then move the cursors, then release the lease if the work is done. A request for an older wake
+        moves nothing. A retry after a crash between the steps finds the wake unchanged."""
         fence = (asked.generation or 0, asked.wake_id or "")
         if asked.verb != "release":
             reply = await self._wakes.event(subscription, Event.HEARTBEAT, fence)
@@ -171,7 +171,7 @@ class Operations:
         if reply.code != Code.OK:
             return _refused(reply)
         next_wake = False
-        with suppress(Unavailable, OutcomeUnknown):  # the sweep finds what is pending
+        with suppress(Unavailable, OutcomeUnknown):  # the sweep finds pending work
             next_wake = await self._wakes.look(subscription)
         return OperationResult(204) if asked.verb == "release" else OperationResult(200, {"ok": True, "next_wake": next_wake})
 
@@ -190,13 +190,13 @@ class Operations:
         home = self._wakes.home_of(key)
         reply = await self._service.call(home, command)
         with _begun():
-            await self._service.local.linearize(home)  # it may have been applied elsewhere: what is looked at here must know of it
+            await self._service.local.linearize(home)  # another node may have applied it: wait until this one has, too
         return reply
 
 
 @contextmanager
 def _begun() -> Iterator[None]:
-    """Something was done already: it is not true any more that nothing was."""
+    """Raise OutcomeUnknown instead of Unavailable: an earlier step was applied."""
     try:
         yield
     except Unavailable as fault:

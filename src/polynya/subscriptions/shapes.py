@@ -1,4 +1,4 @@
-"""Subscriptions as JSON: what users, webhooks and wake streams are shown."""
+"""JSON of subscriptions for users, webhooks and wake streams."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = "/v1/stream/__ds"
 
 
 def link_shape(info: LinkInfo) -> dict[str, Any]:
-    """A link as wakes and claims show it."""
+    """Return a link as wakes and claims show it."""
     return {
         **cursor_shape(info),
         "tail_offset": format_token(info.tail_record, info.tail_byte),
@@ -36,7 +36,7 @@ def cursor_shape(info: LinkInfo) -> dict[str, Any]:
 
 
 def subscription_shape(subscription: Subscription, base_url: str, links: list[LinkInfo], kid: str) -> dict[str, Any]:
-    """The answer to PUT and GET. `kid` is "" for pull-wake."""
+    """Return the response to PUT and GET. `kid` is "" for pull-wake."""
     config = subscription.config
     webhook = None
     if config.kind == WEBHOOK:
@@ -51,7 +51,7 @@ def subscription_shape(subscription: Subscription, base_url: str, links: list[Li
 
 
 def listed_shape(subscription: Subscription) -> dict[str, Any]:
-    """A subscription in the list of all; its streams are not looked up."""
+    """Return an entry of the subscription list; it omits the links."""
     config = subscription.config
     return {
         "id": subscription.id,
@@ -88,7 +88,7 @@ def webhook_body(subscription: Subscription, links: list[LinkInfo], token: str) 
 
 
 def wake_event(subscription: Subscription, now_ms: int) -> Append:
-    """The append to the wake stream of a pull-wake subscription."""
+    """Return the append to the wake stream of a pull-wake subscription."""
     event = {
         "type": "wake",
         "subscription_id": subscription.id,

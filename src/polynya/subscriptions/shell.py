@@ -1,4 +1,4 @@
-"""The subscriptions of one core: operations to their home, news between groups, what is due, and the repair of what got lost."""
+"""Run the subscriptions of one core: route operations to their home, send news between groups, start due work, repair losses."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from polynya.subscriptions.shapes import listed_shape
 from polynya.subscriptions.wakes import WakeCounters, Wakes
 from polynya.subscriptions.webhooks import Webhooks
 
-TICK_SECONDS = 0.1  # leases and retries are as exact as this
+TICK_SECONDS = 0.1  # the resolution of leases and retries
 SWEEP_TICKS = 50
 
 
 class Subscriptions:
-    """One per core. Call `pump` after every turn. `allow_loopback`: webhooks may go to plain-http receivers on this machine."""
+    """The subscriptions of one core. Call `pump` after every turn. `allow_loopback`: webhooks may call plain-http receivers on this
+    machine."""
 
     def __init__(self, service: NodeService, *, allow_loopback: bool) -> None:
         self._service = service
@@ -35,7 +36,7 @@ class Subscriptions:
         self._links = SubscriptionLinks(service)
         self._wakes = Wakes(service, self._links, self._keys, Webhooks(allow_loopback=allow_loopback))
         self._operations = Operations(self._wakes)
-        self._news: dict[int, dict[str, tuple[int, str]]] = {}  # core -> id -> (uid, stream), to be told
+        self._news: dict[int, dict[str, tuple[int, str]]] = {}  # core → id → (uid, stream) not sent yet
         self._telling: dict[int, asyncio.Task[None]] = {}
         self._task: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
@@ -52,7 +53,7 @@ class Subscriptions:
         return self._wakes.counters
 
     async def start(self, ended: Callable[[asyncio.Task[None]], object] = lambda task: None) -> None:
-        """From now on what is due happens. `ended` is called with the task that sees to it, should that come to an end."""
+        """Start the periodic work. `ended` gets its task when it ends."""
         self._task = asyncio.get_running_loop().create_task(self._keep())
         self._task.add_done_callback(ended)
 
@@ -64,7 +65,7 @@ class Subscriptions:
         await self._wakes.close()
 
     async def operate(self, operation: AnyOperation) -> OperationResult:
-        """On the core that acts for the id's home group. Raises `Unavailable` and `OutcomeUnknown`."""
+        """Run an operation on the core that acts for the id's home group. Raises `Unavailable` and `OutcomeUnknown`."""
         home, changes = self._wakes.home_of(operation.id), not isinstance(operation, Get)
         answer: OperationResult = await self._service.at_home(home, messages.OPERATE, operation, self._operate, changes=changes)
         return answer
@@ -76,15 +77,15 @@ class Subscriptions:
         try:
             await self._service.local.linearize(home)
             return await self._operations.run(operation)
-        except Unavailable as fault:  # of a step; NotLeader would have it asked for again elsewhere
+        except Unavailable as fault:  # of a later step; a NotLeader would cause a retry elsewhere
             raise Unavailable(str(fault)) from None
 
     async def jwks(self) -> dict[str, Any]:
-        """The JWK Set of the webhooks' signing key."""
+        """Return the JWK Set of the webhook signing key."""
         return await self._keys.jwks()
 
     async def listed(self, prefix: str, after: str, limit: int) -> OperationResult:
-        """A page of all subscriptions, by id. `next` is the `after` of the page that follows. Raises `Unavailable`."""
+        """Return a page of all subscriptions by id. `next` is the `after` of the next page. Raises `Unavailable`."""
         service = self._service
 
         def question(groups: list[int]) -> ListQuestion:
@@ -96,7 +97,7 @@ class Subscriptions:
         return OperationResult(200, {"subscriptions": shown, "next": shown[-1]["id"] if len(found) > limit else None})
 
     def pump(self) -> None:
-        """After a turn: pass on which subscriptions have news."""
+        """Send the news of the last turn to the subscriptions' homes."""
         for machine in self._machines.values():
             state = machine.subscriptions
             if state.wakes:
@@ -108,7 +109,7 @@ class Subscriptions:
         try:
             core = self._service.home_of(self._wakes.home_of(key))
         except NotLeader:
-            return  # the sweep tells it again
+            return  # the sweep sends it again
         if core == self._service.core:
             if not self._wakes.news(key, uid, name):
                 self._forget(key, uid)
@@ -118,20 +119,20 @@ class Subscriptions:
             self._telling[core] = asyncio.get_running_loop().create_task(self._tell_core(core))
 
     async def _tell_core(self, core: int) -> None:
-        """One message at a time to a core; news that come meanwhile share the next."""
+        """Send news to a core, one message at a time. News that arrive meanwhile share the next one."""
         try:
             while news := self._news.pop(core, None):
                 wakes = [(key, uid, name) for key, (uid, name) in news.items()]
                 for key, uid in await self._service.ask_core(core, messages.NEWS, News(wakes)):
                     self._forget(key, uid)
         except PolynyaError:
-            self._wakes.counters.faults += 1  # the sweep tells it again
+            self._wakes.counters.faults += 1  # the sweep sends it again
         finally:
             del self._telling[core]
 
     async def _hear(self, news: News) -> list[tuple[str, int]]:
         if any(self._wakes.home_of(key) not in self._machines for key, _, _ in news.wakes):
-            raise NotLeader(0)  # what is not known here may be known to who leads
+            raise NotLeader(0)  # only the leader knows the latest state
         return [(key, uid) for key, uid, name in news.wakes if not self._wakes.news(key, uid, name)]
 
     async def _list(self, question: ListQuestion) -> Shapes:
@@ -142,7 +143,7 @@ class Subscriptions:
         return [listed_shape(homes[key]) for key in nsmallest(question.limit, keys)]
 
     def _forget(self, key: str, uid: int) -> None:
-        """A registration of a life that is over, left by a crash."""
+        """Remove the registration of a deleted incarnation that a crash has left."""
         for group, machine in self._machines.items():
             watch = machine.subscriptions.watches.get(key)
             if watch is not None and watch.registration.uid == uid:
@@ -154,16 +155,17 @@ class Subscriptions:
         while True:
             self._wakes.tend()
             news = set[int]()
-            if turns != self._service.local.turns:  # a lead comes with a turn
+            if turns != self._service.local.turns:  # leadership changes with a turn
                 turns, news = self._service.local.turns, self._machines.keys() - led
                 led = set(self._machines)
-            if ticks % SWEEP_TICKS == 0 or news:  # what was under way at the leader before this one is looked for at once
+            if ticks % SWEEP_TICKS == 0 or news:  # a new leader must look for unfinished work at once
                 self._begin_sweep()
             ticks += 1
             await asyncio.sleep(TICK_SECONDS)
 
     def _begin_sweep(self) -> None:
-        """Beside what is due: it may wait for a group without a leader. What ended the last one but its end is raised."""
+        """Start a sweep in the background, because it may wait for a group without a leader. An unexpected error of the last sweep is
+        raised."""
         if self._sweeping is not None and not self._sweeping.done():
             self._tell_again()
             return
@@ -172,13 +174,13 @@ class Subscriptions:
         self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
 
     def _tell_again(self) -> None:
-        """What is pending."""
+        """Send pending news again."""
         for machine in self._machines.values():
             for key, uid, name in pending_watches(machine):
                 self._tell(key, uid, name)
 
     async def _sweep(self) -> None:
-        """Tell again what is pending, and finish what a crash cut between groups."""
+        """Send pending news again, and finish operations across groups that a crash interrupted."""
         self._tell_again()
         for group, machine in tuple(self._machines.items()):
             state = machine.subscriptions
@@ -192,4 +194,4 @@ class Subscriptions:
 
 
 def _ignore(reply: object) -> None:
-    """The next sweep sees whether it helped."""
+    """Ignore the reply; the next sweep checks the result."""

@@ -1,4 +1,4 @@
-"""The life of a wake on the core of the subscription's home: issued, delivered or announced, tried again, over (R144 to R146)."""
+"""Life cycle of a wake on the core of the subscription's home: issue, deliver or announce, retry, end."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from polynya.subscriptions.webhooks import DeliveryOutcome, Webhooks
 RETRY_MS = 1000
 RETRY_MS_MAX = 60_000
 JITTER = 0.2
-DELIVERY_SECONDS_MAX = 60.0  # a receiver that works longer answers first and calls back
-ANNOUNCE_MS = 60_000  # a wake event that nobody claims is written again, after twice as long each time …
-ANNOUNCE_MS_MAX = 600_000  # … but so often at least: the workers that read it may have died
-ANNOUNCED_MAX = 4096  # subscriptions of which it is known how often; then all are forgotten, and theirs are soon written again
+DELIVERY_SECONDS_MAX = 60.0  # a slower receiver must respond first and call back later
+ANNOUNCE_MS = 60_000  # an unclaimed wake event is written again after this, doubled each time …
+ANNOUNCE_MS_MAX = 600_000  # … up to this: the workers that read it may have died
+ANNOUNCED_MAX = 4096  # limit of `_announced`; beyond it all entries are dropped, and open wakes are announced again soon
 HOME_PREFIX = "__ds/subscriptions/"
 
 
 class WakeCounters:
-    """Plain numbers, read at scrape time."""
+    """The counters of wakes, read at scrape time."""
 
     __slots__ = ("announced", "delivered", "expired", "failed", "faults", "woken")
 
@@ -41,7 +41,7 @@ class WakeCounters:
 
 
 class Wakes:
-    """One per core. At most one task works on a subscription at a time; `tend` starts those that are due."""
+    """The wakes of one core. At most one task works on a subscription at a time; `tend` starts the due ones."""
 
     def __init__(self, service: NodeService, links: SubscriptionLinks, keys: Keys, webhooks: Webhooks) -> None:
         self.service = service
@@ -51,25 +51,25 @@ class Wakes:
         self.counters = WakeCounters()
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._issuing: dict[str, asyncio.Task[None]] = {}
-        self._turns, self._awake = -1, list[int]()  # the turn at which the groups with something that is not idle were found, and they
-        self._announced: dict[str, int] = {}  # id -> times that the wake in flight was announced
+        self._turns, self._awake = -1, list[int]()  # the turn of the last scan, and the groups with non-idle subscriptions that it found
+        self._announced: dict[str, int] = {}  # id → announcements of the wake in flight
         self._completing: dict[str, asyncio.Lock] = {}
-        self._working: dict[str, int] = {}  # id -> requests of its holder that are being carried out
-        self._looked_ms = 0  # at the look before this one
+        self._working: dict[str, int] = {}  # id → requests of the lease holder in progress
+        self._looked_ms = 0  # log time of the previous `tend`
 
     def home_of(self, key: str) -> int:
-        """The home group of a subscription's id."""
+        """Return the home group of a subscription's id."""
         return group_of(HOME_PREFIX + key, self.service.groups)
 
     def find(self, key: str, uid: int = 0) -> Subscription | None:
-        """The subscription whose home is on this core; `uid` 0 takes any life of it."""
+        """Return the subscription if its home is on this core; `uid` 0 matches any incarnation."""
         machine = self.service.local.machines.get(self.home_of(key))
         subscription = None if machine is None else machine.subscriptions.homes.get(key)
         return subscription if subscription is not None and uid in (0, subscription.uid) else None
 
     @contextmanager
     def working(self, key: str) -> Iterator[None]:
-        """A request of the holder is being carried out: however long this takes, the lease does not run out under it."""
+        """Keep the lease from expiring while a request of its holder is in progress."""
         self._working[key] = self._working.get(key, 0) + 1
         try:
             yield
@@ -79,7 +79,7 @@ class Wakes:
                 del self._working[key]
 
     def is_held(self, subscription: Subscription) -> bool:
-        """Whether a claim has to wait."""
+        """Report whether another worker holds the lease."""
         lasts = self.service.now_ms() < subscription.lease_until_ms or subscription.id in self._working
         return subscription.state == State.LEASED and lasts
 
@@ -93,17 +93,17 @@ class Wakes:
         text: str = "",
         until_ms: int = 0,
     ) -> Reply:
-        """Through the log of the home group."""
+        """Propose an event to the home group."""
         generation, fenced_id = fence
         command = SubscriptionEvent(
             subscription.id, subscription.uid, event, self.service.now_ms(), generation, fenced_id or wake_id, text, until_ms
         )
         return await self.service.call(self.home_of(subscription.id), command)
 
-    # --- beginning and end -----------------------------------------------------------------------------------------------------
+    # --- issue and end ---------------------------------------------------------------------------------------------------------
 
     def news(self, key: str, uid: int, name: str) -> bool:
-        """A stream of the subscription has grown. False: that life of it is over."""
+        """Handle news of a watched stream. Return False if that incarnation was deleted."""
         subscription = self.find(key, uid)
         if subscription is None:
             return False
@@ -112,8 +112,8 @@ class Wakes:
         return True
 
     async def look(self, subscription: Subscription) -> bool:
-        """The subscription went to IDLE: is there pending work that came meanwhile? True when a wake is in flight. Groups that nobody leads
-        just now tell of theirs by themselves when they are led again."""
+        """Issue a wake if work has become pending before the subscription went to IDLE. Return True if a wake is in flight. Groups
+        without a leader are skipped; they report their news after the election."""
         if self.find(subscription.id, subscription.uid) is None:
             return False
         found = await self.links.oldest(subscription, 1, whole=False)
@@ -122,17 +122,17 @@ class Wakes:
         return await self._issue(subscription, found[0].name)
 
     async def nothing_pending(self, subscription: Subscription) -> None:
-        """A wake in flight turned out to be for nothing: back to IDLE, or the next news would be taken for its."""
+        """Return a wake without pending work to IDLE; otherwise it would absorb the next news."""
         if subscription.state == State.WAKING:
             reply = await self.event(subscription, Event.NOTHING, (subscription.generation, subscription.wake_id))
             if reply.code == Code.OK:
                 await self.look(subscription)
 
     async def complete(self, subscription: Subscription) -> bool:
-        """Until every group has the links that the subscription wants. False: its life is over. Raises Unavailable when its home has left this
-        node."""
+        """Wait until every group has the links that the subscription wants. Return False if it was deleted. Raises Unavailable when its
+        home has left this node."""
         key, uid = subscription.id, subscription.uid
-        lock, told = self._completing.setdefault(key, asyncio.Lock()), 0  # the revision; that it is, this member may learn late
+        lock, told = self._completing.setdefault(key, asyncio.Lock()), 0  # the registered revision; the applied state here may lag
         try:
             async with lock:
                 while (known := self.find(key, uid)) is not None and max(told, known.linked) < known.revision:
@@ -160,11 +160,11 @@ class Wakes:
                 self._tend_one(subscription, self.service.now_ms())
         return reply.code in (Code.OK, Code.ACTIVE)
 
-    # --- what is due -----------------------------------------------------------------------------------------------------------
+    # --- due work --------------------------------------------------------------------------------------------------------------
 
     def tend(self) -> None:
-        """Start what is due of the subscriptions that are not idle. A lease is over when it was at the look before already: what its
-        holder sent while this core stood still is heard first."""
+        """Start the due work of all non-idle subscriptions. A lease expires only if the previous call was already past its end. So
+        requests that arrived while this core was stalled still count."""
         local, now_ms = self.service.local, self.service.now_ms()
         if self._turns != local.turns:
             self._turns, self._awake = local.turns, [group for group, machine in local.led.items() if machine.subscriptions.awake]
@@ -195,7 +195,7 @@ class Wakes:
             await self.look(subscription)
 
     async def _deliver(self, subscription: Subscription, fence: tuple[int, str]) -> None:
-        """One attempt. What the receiver is told is what is pending now; what it is done with is what it was told."""
+        """Try one delivery. It sends the links that are pending now, and a `done` response acknowledges exactly those."""
         links = await self.links.oldest(subscription)
         if not any(info.pending for info in links):
             await self.nothing_pending(subscription)
@@ -224,7 +224,7 @@ class Wakes:
                 await self.look(subscription)
 
     async def _announce(self, subscription: Subscription, fence: tuple[int, str]) -> None:
-        """Write the wake event. The wake stream is the application's: while it is missing, closed or no JSON, try again."""
+        """Write the wake event. The wake stream belongs to the application: while it is missing, closed or not JSON, retry later."""
         if not any(info.pending for info in await self.links.oldest(subscription, 1)):
             await self.nothing_pending(subscription)
             return
@@ -237,7 +237,7 @@ class Wakes:
             return
         self.counters.announced += 1
         times = self._announced.get(subscription.id, 0)
-        if len(self._announced) >= ANNOUNCED_MAX:  # most of wakes that are long over, or of subscriptions that are
+        if len(self._announced) >= ANNOUNCED_MAX:  # most entries belong to ended wakes or deleted subscriptions
             self._announced.clear()
         self._announced[subscription.id] = times + 1
         until_ms = service.now_ms() + min(ANNOUNCE_MS << min(times, 8), ANNOUNCE_MS_MAX)
@@ -248,7 +248,7 @@ class Wakes:
         return self.service.now_ms() + int(delay * random.uniform(1 - JITTER, 1 + JITTER))  # noqa: S311
 
     def _start(self, tasks: dict[str, asyncio.Task[None]], subscription: Subscription, work: Coroutine[Any, Any, None]) -> None:
-        """One task of a kind for each subscription: a second one would only be fenced."""
+        """Start a task unless the subscription has one of this kind: the log would fence a second one."""
         key = subscription.id
         if key in tasks:
             work.close()
@@ -256,8 +256,8 @@ class Wakes:
         tasks[key] = asyncio.get_running_loop().create_task(self._guarded(tasks, key, work))
 
     async def _guarded(self, tasks: dict[str, asyncio.Task[None]], key: str, work: Coroutine[Any, Any, None]) -> None:
-        """A fault of the node is met by trying again: `tend` and the sweep find what is left to do. Where the home is not led any more, its new
-        leader does: what has happened may not be known here yet."""
+        """Run a task and count its faults; `tend` and the sweep retry the rest. If the home has a new leader elsewhere, that node
+        continues."""
         try:
             await work
         except PolynyaError:

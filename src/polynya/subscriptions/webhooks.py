@@ -1,4 +1,4 @@
-"""Webhook requests to addresses that may be called: no private networks, no redirects, bounded in time and size (R141, R144)."""
+"""Webhook requests to permitted addresses: no private networks, no redirects, bounded in time and size."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from polynya.subscriptions.addresses import Address, is_public
 if TYPE_CHECKING:
     import httpx
 
-CONCURRENCY_MAX = 256  # requests in flight of one core: each holds a socket and a page of links
+CONCURRENCY_MAX = 256  # requests in flight per core: each holds a socket and a page of links
 RESOLVE_SECONDS = 5.0
 
 
 class Rejected(ValueError):
-    """The URL may not be called; the message says why."""
+    """The URL may not be called."""
 
 
 class DeliveryOutcome(msgspec.Struct, frozen=True):
-    """What became of a request. `taken`: the receiver answered with a 2xx status; `done`: and said that it is through."""
+    """The outcome of a request. `taken`: the receiver sent a 2xx status; `done`: its body reports that the work is done."""
 
     taken: bool
     done: bool = False
@@ -36,7 +36,7 @@ class _Said(msgspec.Struct):
 
 
 class Webhooks:
-    """One per core. `allow_loopback`: plain http to this machine is allowed, for development."""
+    """The webhook client of one core. `allow_loopback`: permit plain http to this machine, for development."""
 
     def __init__(self, *, allow_loopback: bool) -> None:
         self._allow_loopback = allow_loopback
@@ -44,7 +44,7 @@ class Webhooks:
         self._slots = asyncio.Semaphore(CONCURRENCY_MAX)
 
     async def check(self, url: str) -> None:
-        """Raises `Rejected`. A name that does not resolve now passes: it is asked again at every delivery."""
+        """Validate a URL. Raises `Rejected`. A name that does not resolve now passes: every delivery resolves it again."""
         parsed = self._parse(url)
         try:
             addresses = await _resolve(_host(parsed), _port(parsed))
@@ -54,7 +54,7 @@ class Webhooks:
             self._check_address(parsed, address)
 
     async def post(self, url: str, body: bytes, headers: dict[str, str], seconds: float) -> DeliveryOutcome:
-        """Never raises for what the network or the receiver does. Waits for a free slot before the time begins to run."""
+        """Send a request and return its outcome; network and receiver errors never raise. The timeout starts after a slot is free."""
         import httpx
 
         async with self._slots:
@@ -71,7 +71,7 @@ class Webhooks:
             await self._client.aclose()
 
     async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> DeliveryOutcome:
-        """The address that was checked is the one that is called: between the two nobody is asked for the name again."""
+        """Send a request to the address that was checked: a second lookup of the name could return another address."""
         parsed = self._parse(url)
         addresses = await _resolve(_host(parsed), _port(parsed))
         for address in addresses:
@@ -86,7 +86,8 @@ class Webhooks:
             return DeliveryOutcome(True, await _says_done(response))
 
     def _open(self) -> httpx.AsyncClient:
-        """Connections are not kept: they are pooled by address, and one certificate must not serve another name."""
+        """Return the client. It does not keep connections: the pool is keyed by address, and one certificate must not serve another
+        name."""
         import httpx
 
         if self._client is None:
@@ -101,7 +102,7 @@ class Webhooks:
             raise Rejected(f"webhook.url has at most {WEBHOOK_URL_BYTES_MAX} characters")
         try:
             parsed = httpx.URL(url)
-            host = parsed.host and _host(parsed).encode("idna")  # as it is read, and as the resolver takes it
+            host = parsed.host and _host(parsed).encode("idna")  # as decoded, and as the resolver gets it
         except (httpx.InvalidURL, ValueError, TypeError) as error:
             raise Rejected(f"webhook.url is no valid URL: {error}") from None
         if parsed.port is not None and not 0 < parsed.port < 65_536:
@@ -128,7 +129,7 @@ class Webhooks:
 
 
 async def _says_done(response: httpx.Response) -> bool:
-    """Whether the body is JSON with `done` true. What is too long, or no JSON, says nothing."""
+    """Report whether the body is JSON with `done` true. A body that is too long or not JSON counts as not done."""
     body = b""
     async for piece in response.aiter_raw():
         body += piece
@@ -141,7 +142,7 @@ async def _says_done(response: httpx.Response) -> bool:
 
 
 def _host(url: httpx.URL) -> str:
-    """Other letters than ASCII's are in it by their code (RFC 5891)."""
+    """Return the host with non-ASCII characters in Punycode (RFC 5891)."""
     return url.raw_host.decode("ascii")
 
 
@@ -159,7 +160,7 @@ def _is_local(host: str) -> bool:
 
 
 async def _resolve(host: str, port: int) -> list[Address]:
-    """Every address of the name; raises OSError."""
+    """Return every address of the name; raises OSError."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(RESOLVE_SECONDS):
         found = await loop.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)

@@ -1,8 +1,8 @@
-"""The memory that responses hold while their clients do not read them: an equal share for each caller, and a reserve of small pages.
+"""A memory budget for responses that clients have not read: an equal share for each caller, and a reserve of small pages.
 
-A caller is a token, or an address where none was presented. A page that would exceed the caller's share is cut to what is left of it. Once
-the share is used up, pages are small and count against the reserve instead, so that a reader keeps making progress beside stalled ones of
-its own address. A connection counts while its transport holds more than its high-water mark (64 KiB).
+A caller is a token, or an address for requests without one. A page that would exceed the caller's share is cut to the rest of the share.
+Once the share is used up, pages are small and count against the reserve. So a reader makes progress even beside stalled readers at its
+own address. A connection counts while its transport holds more than its high-water mark (64 KiB).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from polynya.front.http.protocol.errors import Failure
 if TYPE_CHECKING:
     from polynya.front.http.connection import Connection
 
-SMALL_PAGE_BYTES = RAW_STEP_BYTES  # the shortest raw page, or so many bytes of whole records, or one record if that is larger
+SMALL_PAGE_BYTES = RAW_STEP_BYTES  # the shortest raw page; also the limit for whole records, unless the first record is larger
 _TOTAL_SHARES = (
-    2  # a share shrinks when callers come, while earlier ones still hold a larger one: all together, at most this many times the bound
+    2  # new callers shrink the shares while others still hold larger ones: the limit of all shares together, as a multiple of the budget
 )
-_HOST_BITS = 64  # of an IPv6 address: one host may use any address of its /64
+_HOST_BITS = 64  # of an IPv6 address: a host may use any address of its /64
 
 
 class _Caller:
-    """What the connections of one caller hold, those that count against the reserve left out."""
+    """The bytes held by the connections of one caller, except those counted against the reserve."""
 
     __slots__ = ("bytes", "connections", "key")
 
@@ -34,7 +34,7 @@ class _Caller:
 
 
 class _Unread:
-    """What one connection holds: `bytes` as last measured. `caller` is None where it counts against the reserve."""
+    """The bytes held by one connection, as last measured. `caller` is None if they count against the reserve."""
 
     __slots__ = ("bytes", "caller")
 
@@ -44,16 +44,17 @@ class _Unread:
 
 
 class ResponseMemory:
-    """One per front. The totals are kept as connections stall, drain and are swept, so that a request looks at three numbers."""
+    """The response memory of one front. The totals are updated when connections stall, drain and are swept, so a request reads three
+    numbers."""
 
     def __init__(self) -> None:
-        self.unread: dict[Connection, _Unread] = {}  # the connections whose clients are slow to read
-        self.reserve_bytes = 0  # of small pages beyond their callers' shares
-        self._total = 0  # of all others
+        self.unread: dict[Connection, _Unread] = {}  # connections whose clients read slowly
+        self.reserve_bytes = 0  # small pages beyond their callers' shares
+        self._total = 0  # all other bytes
         self._callers: dict[str, _Caller] = {}
 
     def allow(self, connection: Connection, wanted: int) -> int:
-        """The size that the connection's next page may have: at most `wanted` bytes, or one record.
+        """Return the size limit of the connection's next page: at most `wanted` bytes, though one record may exceed it.
 
         Raises `Failure` when neither the caller's share nor the reserve has room."""
         key = _key_of(connection)
@@ -69,19 +70,19 @@ class ResponseMemory:
         return min(wanted, SMALL_PAGE_BYTES)
 
     def stalled(self, connection: Connection) -> None:
-        """The connection's transport holds more than it should: count it from now on."""
+        """Count a connection whose transport is above its high-water mark."""
         if connection not in self.unread:
             caller = None if connection.uses_reserve else self._enter(_key_of(connection))
             self.unread[connection] = _Unread(caller)
         self._measure(connection, self.unread[connection])
 
     def measure(self) -> None:
-        """Count what each connection holds by now: called every other second."""
+        """Measure all counted connections. Call this every other second."""
         for connection, found in self.unread.items():
             self._measure(connection, found)
 
     def drained(self, connection: Connection) -> None:
-        """The client has read what it was sent, or is gone."""
+        """Stop counting a connection that has drained or closed."""
         found = self.unread.pop(connection, None)
         if found is None:
             return
@@ -110,7 +111,7 @@ class ResponseMemory:
 
 
 def _key_of(connection: Connection) -> str:
-    """The token's id, else the address without what one host may vary in it."""
+    """Return the token's id, else the network of the address."""
     principal = connection.principal
     if principal is not None:
         return f"token {principal.id}"
@@ -118,7 +119,7 @@ def _key_of(connection: Connection) -> str:
 
 
 def network_of(address: str) -> str:
-    """An address without what one host may vary in it: the /64 of an IPv6 address."""
+    """Return the part of an address that one host cannot vary: the /64 of an IPv6 address."""
     if ":" not in address:
         return address
     found = ip_address(address)

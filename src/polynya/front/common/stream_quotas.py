@@ -1,4 +1,4 @@
-"""How many streams a principal may still create: counted where they are, so that no count can drift, but not for each of them."""
+"""Quotas of streams per principal. They count the existing streams, so the count cannot drift, but not at each creation."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from polynya.access.grants import Verb
 from polynya.base.limits import CREDENTIALS_KEPT_MAX
 from polynya.service.api import Refusal, Service
 
-_COUNT_SECONDS = 10.0  # so long a count is good: others create under the same prefixes too
+_COUNT_SECONDS = 10.0  # validity of a count: others create under the same prefixes too
 
 
 class StreamQuotas:
-    """Half of what was free at the last count may be used up before the next one, shared by the cores: they count for themselves."""
+    """The quotas of one core. It may use its share of half the free quota before it must count again."""
 
     def __init__(self, cores: int) -> None:
         self._cores = cores
-        self._known: dict[str, tuple[float, int]] = {}  # principal id -> until when, how many may be created without a look
+        self._known: dict[str, tuple[float, int]] = {}  # principal id → (expiry of the count, creations left until then)
 
     async def has_room(self, service: Service, principal: Principal, name: str) -> bool:
-        """Whether the stream may be created. One that exists may always be asked for again."""
+        """Report whether the stream may be created. Creating an existing stream again is always allowed."""
         until, free = self._known.get(principal.id, (0.0, 0))
         if free > 0 and time.monotonic() < until:
             self._known[principal.id] = (until, free - 1)

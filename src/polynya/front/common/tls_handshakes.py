@@ -1,7 +1,7 @@
-"""TLS connections on their way in: few at a time and not for long, counted before they cost anything.
+"""TLS handshakes: bounded in number and time, and counted from the accept on.
 
-A server of the loop would tell of a connection when its handshake is over: those that never end it would be counted nowhere, and take all open
-files. When there are too many, the oldest goes: a client that means it needs milliseconds.
+A server of the event loop reports a connection only after its handshake. Handshakes that never complete would go uncounted and use up all
+file descriptors. Above the limit, the oldest handshake is dropped: a real client needs milliseconds.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from collections.abc import Callable
 from polynya.front.http.protocol.settings import HANDSHAKE_SECONDS
 
 BACKLOG = 1024
-ACCEPTS_PER_PASS = 16  # of the loop: each costs a signature, and others wait meanwhile
-PAUSE_SECONDS = 0.25  # when the process may open no more files
+ACCEPTS_PER_PASS = 16  # per loop pass: each costs a signature that delays other connections
+PAUSE_SECONDS = 0.25  # while the process has no file descriptors left
 _NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 log = logging.getLogger("polynya.http")
 
 
 class Handshakes:
-    """Of one listening socket. `make` makes the protocol of a connection; `dropped` is told of each that had to make room."""
+    """The handshakes of one listening socket. `make` creates the protocol of a connection; `dropped` is called for each dropped
+    handshake."""
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class Handshakes:
     ) -> None:
         self._listener, self._context, self._make, self._at_most, self._dropped = listener, context, make, at_most, dropped
         self._loop = asyncio.get_running_loop()
-        self._pending: dict[asyncio.Task[None], socket.socket] = {}  # the oldest first
+        self._pending: dict[asyncio.Task[None], socket.socket] = {}  # oldest first
         self._pause: asyncio.TimerHandle | None = None
         listener.setblocking(False)
         listener.listen(BACKLOG)
@@ -46,7 +47,7 @@ class Handshakes:
         return len(self._pending)
 
     def close(self) -> None:
-        """Take no more, and end what has not come in yet."""
+        """Stop accepting, and cancel the handshakes in progress."""
         if self._listener.fileno() < 0:
             return
         if self._pause is not None:
@@ -61,7 +62,7 @@ class Handshakes:
             try:
                 raw, _where = self._listener.accept()
             except OSError as error:
-                if error.errno in _NO_ROOM:  # it stays in the kernel's queue, and would be told again at once
+                if error.errno in _NO_ROOM:  # the connection stays in the kernel's queue, and would wake the loop at once
                     self._loop.remove_reader(self._listener)
                     self._pause = self._loop.call_later(PAUSE_SECONDS, self._resume)
                 return
@@ -79,12 +80,12 @@ class Handshakes:
     def _drop_oldest(self) -> None:
         task = next(iter(self._pending))
         task.cancel()
-        del self._pending[task]  # it may take a pass of the loop to go
+        del self._pending[task]  # the task may need another loop pass to end
         self._dropped()
 
     def _done(self, task: asyncio.Task[None]) -> None:
         raw = self._pending.pop(task, None)
-        if task.cancelled() and raw is not None:  # perhaps before it began
+        if task.cancelled() and raw is not None:  # perhaps before it started
             raw.close()
 
     async def _shake(self, raw: socket.socket) -> None:
@@ -93,7 +94,7 @@ class Handshakes:
             await self._loop.connect_accepted_socket(
                 self._make, raw, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_SECONDS, ssl_shutdown_timeout=HANDSHAKE_SECONDS
             )
-        except OSError as error:  # as ssl.SSLError and TimeoutError are
+        except OSError as error:  # includes ssl.SSLError and TimeoutError
             log.debug("a TLS handshake failed", extra={"reason": str(error)})
             raw.close()
         except BaseException:

@@ -1,4 +1,4 @@
-"""One connection: bytes to exchanges, answers back in order, and the bounds of what it may hold and how long it may take."""
+"""One connection: turn bytes into exchanges, write responses in order, and enforce its limits of memory and time."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from polynya.access.rate_limits import Meter
     from polynya.front.http.server import HttpFront
 
-_BUFFER_BYTES_MAX = 4 * HEADER_BLOCK_BYTES_MAX  # of requests that wait for those before them; then reading pauses
-REQUESTS_PER_PASS = 64  # of the loop, of one connection: what is answered at once would hold up all others for as long as it goes on
-_NO_HOST = "/"  # no value of a Host that was parsed
-_LARGE_BODY_BYTES = 64 * 1024  # from here a body counts against the core's budget
+_BUFFER_BYTES_MAX = 4 * HEADER_BLOCK_BYTES_MAX  # of requests that wait for earlier ones; beyond it reading pauses
+REQUESTS_PER_PASS = 64  # of one connection per loop pass: immediate responses would otherwise starve other connections
+_NO_HOST = "/"  # differs from every parsed Host
+_LARGE_BODY_BYTES = 64 * 1024  # a larger body counts against the core's budget
 
 
 class Connection(asyncio.Protocol):
-    """`front` is the server; `on_lost` is set by a live reader that has taken the connection over."""
+    """An HTTP/1.1 connection. `front` is the server. A live reader that has taken over the connection sets `on_lost`."""
 
     __slots__ = (
         "_appends", "_appends_alone", "_body", "_body_head", "_buffer", "_drain", "_ended", "_finished", "_going_on", "_held", "_host", "_in_a_row", "_next",
@@ -48,42 +48,40 @@ class Connection(asyncio.Protocol):
         self.front = front
         self.transport: asyncio.Transport | None = None
         self.waiting_task: asyncio.Task[None] | None = None
-        self.waits_long = False  # that task may wait for what somebody else does
-        self.on_lost: Callable[[], None] | None = None  # called once, when the connection is gone
+        self.waits_long = False  # the task may wait for another client's action
+        self.on_lost: Callable[[], None] | None = None  # called once, when the connection is lost
         self.write_paused = False
-        self.uses_reserve = False  # the page that is sent counts against the reserve of the front's response memory
-        self.admitted = True  # whether the last request was let in: what was not is no shape to repeat
-        self.principal: Principal | None = None  # who sent it; `_repeat` is of the same
-        self.meter: Meter | None = None  # of the principal, if what it may send in a second is limited
-        self._host: str | None = _NO_HOST  # the last Host that was let in
-        self._since = front.tick  # when what is awaited from the client began
-        self._unsent = 0  # bytes of answers that the client had not taken at the last sweep
+        self.uses_reserve = False  # the page being sent counts against the reserve of the front's response memory
+        self.admitted = True  # the last request was authorized; others must not become the template
+        self.principal: Principal | None = None  # sender of the last request, and of those that match `_repeat`
+        self.meter: Meter | None = None  # of the principal, if it has a rate limit
+        self._host: str | None = _NO_HOST  # the last Host that was accepted
+        self._since = front.tick  # since when the connection waits for the client
+        self._unsent = 0  # response bytes that the client had not read at the last sweep
         self._buffer = b""
         self._next = 0  # number of the next request
-        self._sent = 0  # number of the next answer to leave
-        self._repeat: RequestTemplate | None = None  # the shape of this connection's appends, once it has sent two
-        self._repeated: RequestTemplate | None = (
-            None  # that of the append in flight, if it has one: another request may have taught a new one
-        )
+        self._sent = 0  # number of the next response to send
+        self._repeat: RequestTemplate | None = None  # template of this connection's appends, after the second one
+        self._repeated: RequestTemplate | None = None  # template of the append in flight: a later request may have replaced `_repeat`
         self._appends = 0
         self._ready: dict[int, tuple[bytes, bool]] = {}
         self._appends_alone = True  # all requests in flight are POSTs
-        self._in_a_row = 0  # requests since others were let go
-        self._going_on = False  # what is in `_buffer` will be looked at in the next pass of the loop
-        self._held: tuple[Head, bytes] | None = None  # a request that waits for those before it
-        self._body_head: Head | None = None  # of the body that is arriving
+        self._in_a_row = 0  # requests since other connections had a turn
+        self._going_on = False  # the next loop pass continues with `_buffer`
+        self._held: tuple[Head, bytes] | None = None  # a request that waits for earlier ones
+        self._body_head: Head | None = None  # of the body being received
         self._body: bytearray | ChunkedBody | None = None
-        self._reserved = 0  # bytes of the core's budget
+        self._reserved = 0  # bytes reserved from the core's budget
         self._read_paused = False
-        self._finished = False  # nothing more will be read as requests
-        self._ended = False  # the client has sent all it will
+        self._finished = False  # no further requests are read
+        self._ended = False  # the client has sent EOF
         self._drain: asyncio.Future[None] | None = None
 
-    # --- the transport's calls -------------------------------------------------------------------------------------------------
+    # --- transport callbacks ---------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
-        if self.front.stopping:  # accepted before the listeners were closed, and up only now: nobody waits for its end any more
+        if self.front.stopping:  # accepted before the listeners closed; `stop` does not wait for it
             self._finished = True
             self.transport.abort()
         elif not self.front.admit(self):
@@ -124,7 +122,7 @@ class Connection(asyncio.Protocol):
                 self._advance(data)
 
     def eof_received(self) -> bool:
-        """Keep the transport for answers to what is complete; who waits for what others do is taken to be gone."""
+        """Keep the transport for responses to complete requests. A client in a long wait that sends EOF counts as disconnected."""
         self._ended = True
         waits = self.on_lost is not None or (self.waiting_task is not None and self.waits_long)
         return not ((self._sent == self._next and not self._going_on) or waits)
@@ -157,7 +155,7 @@ class Connection(asyncio.Protocol):
     # --- requests --------------------------------------------------------------------------------------------------------------
 
     def _advance(self, data: bytes) -> None:
-        """Dispatch every request that is complete in `data`, but not so many that others have to wait; keep the rest."""
+        """Dispatch the complete requests in `data`, up to the limit of a loop pass, and buffer the rest."""
         position, size = 0, len(data)
         try:
             while position < size:
@@ -188,7 +186,7 @@ class Connection(asyncio.Protocol):
                     return
                 if not self._dispatch(head, body) or self._finished:
                     break
-                if length > 0 and begin == 0 and position == size and head.method == "POST":  # it was alone in `data`
+                if length > 0 and begin == 0 and position == size and head.method == "POST":  # the only request in `data`
                     self._appends += 1
                     if self._appends > 1 and self.admitted:
                         self._repeat = learn(self.front, head, data[: size - length - 4])
@@ -198,7 +196,7 @@ class Connection(asyncio.Protocol):
         self._buffer = data[position:] if position < size and not self._finished else b""
 
     def _is_let_in(self, head: Head) -> bool:
-        """Check the Host and the Origin, which web pages cannot choose. A refused request is answered before its body is read."""
+        """Check the Host and the Origin, which web pages cannot forge. A rejected request gets its response before its body is read."""
         host = head.headers.get("host")
         try:
             if host != self._host and self.front.hosts.check(head):
@@ -214,7 +212,7 @@ class Connection(asyncio.Protocol):
         return True
 
     def _dispatch(self, head: Head, body: bytes) -> bool:
-        """Start the exchange, or hold the request until it may start; returns whether the next one may be looked at."""
+        """Start the exchange, or hold the request until it may start. Return True if the next request may be parsed."""
         in_flight = self._next - self._sent
         if in_flight or self.write_paused:
             overlaps = head.method == "POST" and self._appends_alone and not self.write_paused
@@ -228,19 +226,19 @@ class Connection(asyncio.Protocol):
         self._in_a_row += 1
         if not head.keep_alive or self.front.stopping:
             head.keep_alive = False
-            self._finished = True  # what follows on this connection is not read
+            self._finished = True  # later bytes of this connection are not read
             self._buffer = b""
         self.front.handle(Exchange(self, number, head, body))
         return True
 
     def _go_on(self) -> None:
-        """Others had their turn."""
+        """Continue after the other connections had their turn."""
         self._going_on, self._in_a_row = False, 0
         self._take_up()
         self._finish_if_over()
 
     def _resume(self) -> None:
-        """Take up what was held, when it may go on."""
+        """Dispatch the held request once it may start."""
         held = self._held
         if held is None or self.transport is None:
             return
@@ -251,7 +249,7 @@ class Connection(asyncio.Protocol):
         self._take_up()
 
     def _take_up(self) -> None:
-        """What came meanwhile."""
+        """Process the bytes that arrived meanwhile."""
         if self.transport is None or self._going_on:
             return
         if self._read_paused:
@@ -264,13 +262,14 @@ class Connection(asyncio.Protocol):
                 self._advance(buffer)
 
     def _finish_if_over(self) -> None:
-        """The client has sent all it will, or this front stops, and everything is answered."""
+        """Finish the connection when all responses are sent and the client has sent EOF or this front is stopping."""
         over = self._sent == self._next and self._held is None and not self._going_on
         if over and (self._ended or self.front.stopping) and not self._finished:
             self.finish()
 
     def appended_again(self, reply: Reply | BaseException) -> None:
-        """To an append of the known shape: the oldest request in flight, as nothing else was when it began."""
+        """Respond to an append that matched the template. It is the oldest request in flight, because it started on an idle
+        connection."""
         assert self._repeated is not None
         answer = appended_again(self, self._repeated, self._sent, reply)
         if answer is None:
@@ -282,7 +281,7 @@ class Connection(asyncio.Protocol):
             self._since = self.front.tick
             self.transport.write(answer)
 
-    # --- bodies that arrive in pieces ------------------------------------------------------------------------------------------
+    # --- partial bodies --------------------------------------------------------------------------------------------------------
 
     def _begin_body(self, head: Head, first: bytes) -> None:
         length = head.length
@@ -334,7 +333,7 @@ class Connection(asyncio.Protocol):
                 return
             whole, rest = bytes(body), data[left:]
         self._body = self._body_head = None
-        if not self._dispatch(head, whole):  # it waits for those before it, and counts as long as it does
+        if not self._dispatch(head, whole):  # the body waits for earlier requests, and stays reserved until then
             self._buffer = rest
             return
         self._release_body()
@@ -343,7 +342,7 @@ class Connection(asyncio.Protocol):
             self._advance(rest)
 
     def _reserve(self, size: int) -> bool:
-        """So many bytes of the body count against the core's budget. False: there is no room, which has been answered."""
+        """Reserve bytes of the core's budget for the body. Return False when the budget is exhausted; the error has then been sent."""
         more = size - self._reserved
         if size > _LARGE_BODY_BYTES and more > 0:
             if self.front.body_bytes + more > BODY_BYTES_PER_CORE:
@@ -358,10 +357,10 @@ class Connection(asyncio.Protocol):
         self._reserved = 0
         self._body = self._body_head = None
 
-    # --- answers ---------------------------------------------------------------------------------------------------------------
+    # --- responses -------------------------------------------------------------------------------------------------------------
 
     def send(self, number: int, data: bytes, *, close: bool, body: Sequence[bytes | memoryview] = ()) -> None:
-        """The whole answer to request `number`, `body` following `data`; it leaves when those before it have left."""
+        """Send the complete response to request `number`, `body` after `data`. It is held until all earlier responses are sent."""
         if number != self._sent:
             self._ready[number] = (b"".join((data, *body)) if body else data, close)
             return
@@ -382,10 +381,10 @@ class Connection(asyncio.Protocol):
         if self._held is not None:
             self._resume()
         elif (self._ended or self.front.stopping) and self._sent == self._next:
-            asyncio.get_running_loop().call_soon(self._finish_if_over)  # a request behind this one may be just being looked at
+            asyncio.get_running_loop().call_soon(self._finish_if_over)  # the caller may be about to dispatch another request
 
     def refuse(self, code: str, message: str) -> None:
-        """Answer to what is no request, after the answers before it; nothing more is read as one."""
+        """Send an error for bytes that are no valid request, after all earlier responses, and stop reading requests."""
         self._stop_reading()
         error = ERRORS[code]
         self.front.counters.statuses[error.status] += 1
@@ -394,13 +393,13 @@ class Connection(asyncio.Protocol):
         self.send(number, _bare_error(self.front, code, message), close=True)
 
     def _stop_reading(self) -> None:
-        """Nothing more of this connection is read as a request."""
+        """Stop reading requests from this connection."""
         self._finished = True
         self._buffer = b""
         self._release_body()
 
     def finish(self) -> None:
-        """The last answer is written. What still arrives is dropped for a while, so that no reset overtakes the answer."""
+        """Finish after the last response. Received bytes are dropped for a while, so that no reset overtakes the response."""
         self._finished = True
         self._since = self.front.tick
         transport = self.transport
@@ -416,13 +415,13 @@ class Connection(asyncio.Protocol):
         transport.write_eof()
 
     def forget_repeat(self) -> None:
-        """The next request takes the general way."""
+        """Discard the template, so that the next request is parsed in full."""
         self._repeat = None
         self._appends = 0
 
     @property
     def remote(self) -> str:
-        """The address of the other side; empty when it is gone."""
+        """The peer address; empty after the connection is lost."""
         found = self.transport.get_extra_info("peername") if self.transport is not None else None
         return str(found[0]) if isinstance(found, tuple) else ""
 
@@ -432,24 +431,24 @@ class Connection(asyncio.Protocol):
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes of answers that wait for the client to take them."""
+        """Response bytes that the client has not read yet."""
         return self.transport.get_write_buffer_size() if self.transport is not None else 0
 
     async def wait_writable(self) -> None:
-        """Until the transport's buffer has run low, or the connection is gone."""
+        """Wait until the transport's buffer has drained or the connection is lost."""
         if self.write_paused and self.transport is not None:
             self._drain = asyncio.get_running_loop().create_future()
             await self._drain
 
-    # --- the sweep -------------------------------------------------------------------------------------------------------------
+    # --- timeouts --------------------------------------------------------------------------------------------------------------
 
     @property
     def is_idle(self) -> bool:
-        """Whether every request that is complete has been answered."""
+        """Report whether every complete request has its response."""
         return self._next == self._sent
 
     def sweep(self, tick: int) -> None:
-        """Called every other second: end what takes too long. A client that goes on taking an answer has time."""
+        """Enforce the timeouts, every other second. A client that keeps reading its response is not timed out."""
         unsent = 0 if self.transport is None else self.transport.get_write_buffer_size()
         if unsent != self._unsent and self._next == self._sent:
             self._unsent, self._since = unsent, tick
@@ -488,7 +487,7 @@ class Connection(asyncio.Protocol):
 
 
 def _bare_error(front: HttpFront, code: str, message: str = "") -> bytes:
-    """An answer to what could not be read as a request."""
+    """Return an error response to bytes that could not be parsed as a request."""
     error, request_id = ERRORS[code], front.new_request_id()
     body = error_body(code, message or error.message, request_id)
     retry = b"Retry-After: %d\r\n" % error.retry_after if error.retry_after is not None else b""

@@ -1,4 +1,4 @@
-"""The HTTP front of one core: its connections, its timer, and the way from an exchange to its route."""
+"""HTTP front of one core: its connections, its timer, and the dispatch of exchanges to routes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ log = logging.getLogger("polynya.http")
 
 
 class Protection(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands before a front: who may enter (None: everybody), under which hosts, from pages of which origins, and whether it speaks TLS."""
+    """The access rules of a front: the authorizer (None: no access control), allowed hosts, allowed origins, and TLS."""
 
     entrance: Authorizer | None = None
     hosts: Hosts = Hosts()
@@ -47,8 +47,8 @@ class Protection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HttpFront:
-    """`handlers`: exact path → handler. `mounts`: path prefix, ending in a slash → handler of all below it. Both take precedence over
-    streams, which a port for other things leaves out."""
+    """The HTTP server of one core. `handlers` maps an exact path to its handler, `mounts` a path prefix with a final slash. Both take
+    precedence over streams. `streams` False omits the stream routes, for ports with other content."""
 
     def __init__(
         self,
@@ -73,13 +73,13 @@ class HttpFront:
         self.now = time.monotonic
         self._tls = protection.tls
         self.random = random.Random()  # noqa: S311 (jitter, no secret)
-        self.tick = 0  # seconds, coarse: moved by the sweep
+        self.tick = 0  # coarse seconds, updated by the sweep
         self.body_bytes = 0
         self.memory = ResponseMemory()
         self.stopping = False
         self.connections: set[Connection] = set()
         self.live: dict[Any, None] = {}  # SSE subscribers …
-        self.metered: dict[Any, None] = {}  # … and those of them whose callers have a limit of bytes
+        self.metered: dict[Any, None] = {}  # … and those whose callers have a byte rate limit
         self.waiters: set[Any] = set()  # long-polls
         self._complaints = LogThrottle()
         self.assurance = TailConfirmation(service.facts, self.spawn)
@@ -93,7 +93,7 @@ class HttpFront:
         self._drained: asyncio.Event | None = None
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
-        """Serve on listening sockets; they are closed by `stop`."""
+        """Serve on listening sockets; `stop` closes them."""
         loop = asyncio.get_running_loop()
         for listener in sockets:
             if self._tls is None:
@@ -107,7 +107,7 @@ class HttpFront:
         self._timer = loop.call_later(_SWEEP_SECONDS, self._sweep)
 
     async def stop(self, grace: float = 5.0) -> None:
-        """Take no more connections and no more requests, let what is in flight be answered for `grace` seconds, then cut."""
+        """Stop accepting connections and requests. After `grace` seconds, abort the responses in flight."""
         self.stopping = True
         for server in self._servers:
             server.close()
@@ -155,13 +155,13 @@ class HttpFront:
             self._drained.set()
 
     def complain(self, said: str, target: str, connection: Connection) -> None:
-        """Of a client that does not take what it asked for; for the same target once a minute."""
+        """Log a client that does not read its response, at most once a minute per target."""
         times = self._complaints.due(self.now(), said, target, connection.remote)
         if times:
             log.warning(said, extra={"target": target, "from": connection.remote, "unsent": connection.unread_bytes, "times": times})
 
     def linger(self, connection: Connection) -> None:
-        """Its last answer is written; it is aborted by the sweep when the client does not go."""
+        """Track a connection after its last response. The sweep aborts it if the client does not close it."""
         self._lingering.add(connection)
 
     def _sweep(self) -> None:
@@ -170,7 +170,7 @@ class HttpFront:
         self.sweep(int(loop.time()))
 
     def sweep(self, tick: int) -> None:
-        """One round of all time limits at the coarse second `tick`."""
+        """Enforce all timeouts at the coarse second `tick`."""
         self.tick = tick
         self.memory.measure()
         for connection in tuple(self.connections):
@@ -181,7 +181,7 @@ class HttpFront:
     # --- requests --------------------------------------------------------------------------------------------------------------
 
     def handle(self, exchange: Exchange) -> None:
-        """Find the route and start it; every way out answers the exchange, now or later."""
+        """Find the route and start it. Every path, including errors, responds to the exchange, now or later."""
         try:
             exchange.route, exchange.query = self.router.resolve(exchange.head.target)
             if self.entrance is None or self.entrance.admit(self, exchange):
@@ -193,12 +193,12 @@ class HttpFront:
                 exchange.fault(error)
 
     def answered(self, exchange: Exchange, status: int, size: int) -> None:
-        """Of an exchange with a principal."""
+        """Account for the response to an exchange with a principal."""
         if self.entrance is not None:
             self.entrance.answered(exchange, status, size)
 
     def let_go(self) -> None:
-        """Principals died: what goes on in their name ends, and their next request is looked at anew."""
+        """End the work of revoked principals. Their next request is authorized again."""
         for connection in self.connections:
             if connection.principal is not None and not connection.principal.alive:
                 connection.forget_repeat()
@@ -210,7 +210,7 @@ class HttpFront:
             waiter.expire()
 
     def settle(self) -> None:
-        """Count what live readers were sent, and let those wait that have had too much: never event by event."""
+        """Charge live readers for the bytes sent, and pause those over their limit. Runs periodically, not per event."""
         for subscriber in tuple(self.metered):
             subscriber.settle()
 
@@ -221,6 +221,6 @@ class HttpFront:
         return task
 
     def new_request_id(self) -> str:
-        """Unique in the node: this start of this core, and a counter."""
+        """Return an id that is unique on the node: the id of this start of the core, and a counter."""
         self._request_count += 1
         return f"{self._start_id}-{self._request_count:x}"

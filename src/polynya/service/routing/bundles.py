@@ -1,7 +1,8 @@
-"""Appends on their way to a core that leads their group: those of one pass of the loop for one group travel, and are answered, together.
+"""Batching of appends on their way to the core that leads their group.
 
-They become one write and one message to each member there, and so are committed together: nobody waits for another's answer. What may take
-longer than its turn (anything but an append) travels alone.
+Appends that one pass of the loop sends to one group share a request and a response. The leader writes them together and sends one message
+to each follower, so they commit together and none waits for another's response. A command that may take longer than its turn (anything
+but an append) travels alone.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from polynya.stream.commands import Append, Command
 from polynya.stream.replies import Done, Reply
 from polynya.transport.errors import decode_error, encode_error
 
-BUNDLE_BYTES_MAX = 1 * MIB  # then it leaves before the pass is over; a larger append goes alone
-PROTOCOL = 2  # between nodes, from which on PROPOSE_ALL is known
+BUNDLE_BYTES_MAX = 1 * MIB  # a bundle is sent once it exceeds this; a larger append travels alone
+PROTOCOL = 2  # peer protocol version that introduced PROPOSE_ALL
 Answer = Callable[[bytes | BaseException], None]
 
 
 class BundleRpc(Protocol):
-    """See `polynya.transport`."""
+    """The part of `polynya.transport` that bundles need."""
 
     def call_nowait(self, core: int, kind: int, body: bytes, done: Answer) -> None: ...
 
@@ -36,7 +37,7 @@ class BundleRpc(Protocol):
 
 
 class _Answers(msgspec.Struct, array_like=True):
-    """Of a bundle, in its order; where there is None the fault is in `faults`, as (error's number, text)."""
+    """The replies to a bundle, in its order. A None marks a fault, which is in `faults` as (error number, text)."""
 
     replies: list[Reply | None]
     faults: dict[int, tuple[int, bytes]] = {}
@@ -50,7 +51,7 @@ _encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
 
 
 class AppendBundle:
-    """Appends for one group, in the order of their proposals, and for whom the answers are."""
+    """Appends for one group in the order of their proposals, each with its `done` callback."""
 
     __slots__ = ("bodies", "commands", "deadline", "dones", "group", "number", "size", "target", "tried")
 
@@ -58,10 +59,10 @@ class AppendBundle:
         self.target = target
         self.group = group
         self.commands: list[Append] = []
-        self.bodies: list[bytes] = []  # the same, encoded
+        self.bodies: list[bytes] = []  # the commands, encoded
         self.dones: list[Done] = []
         self.size = 0
-        self.number = 0  # these three are the asker's (see `polynya.service.routing.forwarding`)
+        self.number = 0  # this and the next two are set by `polynya.service.routing.forwarding`
         self.deadline = 0.0
         self.tried: dict[int, Any] = {}
 
@@ -70,10 +71,10 @@ Landed = Callable[[AppendBundle, list[Reply | BaseException]], None]
 
 
 class Bundles:
-    """The asking side. `done` is called as by `call_nowait`: Unavailable, not applied; OutcomeUnknown, perhaps; NotLeader from there. `landed`
-    gets a bundle's answers, in its order, instead of the `done` of each.
+    """The sending side. `done` receives the errors of `call_nowait`: Unavailable (not applied), OutcomeUnknown, or NotLeader from the
+    receiver. `landed` receives the results of a whole bundle, in its order, and replaces the `done` of each.
 
-    Invariant: what is in `open` goes on to grow in this pass of the loop."""
+    Invariant: a bundle in `open` accepts appends until the end of this pass of the loop."""
 
     def __init__(self, way: BundleRpc, landed: Landed | None = None) -> None:
         self.open: dict[int, AppendBundle] = {}  # by group
@@ -82,7 +83,7 @@ class Bundles:
         self._loop = asyncio.get_running_loop()
 
     def propose(self, target: int, group: int, command: Command, body: bytes, done: Done) -> None:
-        """In the order of the calls. `body`: the command, encoded."""
+        """Send a command, in the order of the calls. `body`: the encoded command."""
         if type(command) is Append:
             self.add(self.bundle(target, group), command, body, done)
             return
@@ -92,7 +93,7 @@ class Bundles:
         relay.ask(self._way, target, group, messages.PROPOSE, group.to_bytes(2, "little") + body, partial(_one_came, done))
 
     def bundle(self, target: int, group: int, *, grows: bool = True) -> AppendBundle:
-        """What an append to this core may be added to; if it does not grow, it leaves with the first."""
+        """Return the bundle that accepts an append to this core. With `grows` False it is sent with its first append."""
         bundle = self.open.get(group)
         if bundle is not None and bundle.target == target and grows:
             return bundle
@@ -160,11 +161,11 @@ def _outcomes(body: bytes, count: int) -> list[Reply | BaseException]:
 _MISSING = encode_error(OutcomeUnknown("the node that leads the group gave no answer to this append"))
 
 
-# --- the answering side ------------------------------------------------------------------------------------------------------------
+# --- the receiving side ------------------------------------------------------------------------------------------------------------
 
 
 class Collected:
-    """The answers of one bundle, which leave when the last is there."""
+    """The replies of one bundle, sent when the last one is known."""
 
     __slots__ = ("_faults", "_left", "_replies", "_reply")
 
@@ -191,8 +192,8 @@ def handler_of(
     now_ms: Callable[[], int],
     came: Callable[[int, int, int], None],
 ) -> Callable[[bytes, Answer, int], None]:
-    """Answers PROPOSE_ALL. `propose` gets appends that are stamped with this core's log time (F14), `came` the group, the sender and how many
-    there were."""
+    """Return the handler of PROPOSE_ALL. `propose` gets appends stamped with this core's log time. `came` gets the group, the sender and
+    the number of appends."""
 
     def handle(body: bytes, reply: Answer, sender: int) -> None:
         group = int.from_bytes(body[:2], "little")
@@ -207,16 +208,16 @@ def handler_of(
             try:
                 if isinstance(append, Exception):
                     raise append
-                force_setattr(append, "now_ms", stamp)  # nobody else has it
+                force_setattr(append, "now_ms", stamp)  # the struct is not shared yet
                 propose(group, append, done)
-            except Exception as fault:  # those beside it must not wait for ever
+            except Exception as fault:  # the other appends of the bundle still need their replies
                 done(fault)
 
     return handle
 
 
 def _appends_of(body: bytes) -> list[Append] | list[Append | Exception]:
-    """What is none that this release knows is the fault of it alone."""
+    """Decode the appends of a bundle. An append that this release cannot decode fails alone."""
     rest = memoryview(body)[2:]
     try:
         return _appends.decode(rest)

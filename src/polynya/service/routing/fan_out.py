@@ -1,4 +1,4 @@
-"""Questions to whoever has a replica of a group: this core, another of this node, or one of another node."""
+"""Send reads to replicas of a group: on this core, on another core of this node, or on another node."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ Answer = TypeVar("Answer")
 
 
 class ReplicaFanOut:
-    """Of one core. A question changes nothing, so that one which is not answered in one place is asked in the next."""
+    """The read router of one core. Reads change nothing, so a failed read is retried on the next replica."""
 
     def __init__(self, local: LocalGroups, core: int, cores: int) -> None:
         self._local, self._core, self._cores = local, core, cores
         self._forwarding: Forwarding | None = None
 
     def join(self, forwarding: Forwarding) -> None:
-        """There are other nodes."""
+        """Enable routing to other nodes."""
         self._forwarding = forwarding
 
     async def ask(
         self, group: int, here: Callable[[], Awaitable[Answer]], there: Callable[[int], Awaitable[Answer]], *, local: bool = False
     ) -> Answer:
-        """Raises what the last place did, or Unavailable when there is none for a while. `local`: what this node has, if it has anything."""
+        """Return the result of the first replica that responds. Raise the last replica's error, or Unavailable when none is found within
+        the timeout. `local`: prefer this node's replica, even a stale one."""
         if self._forwarding is None:
             return await (here() if group in self._local.machines else there(group % self._cores))
         loop = asyncio.get_running_loop()
         begin, asked, fault = loop.time(), set[int](), Unavailable("no node with a replica of the group can be reached; retry")
-        while loop.time() - begin <= PATIENCE_SECONDS + LOOK_SECONDS:  # with what is asked last there may be as much again
+        while loop.time() - begin <= PATIENCE_SECONDS + LOOK_SECONDS:  # the last call may take as long again
             place = next((place for place in self._of(group, local=local) if place not in asked), None)
             if place is None and asked:
                 break
@@ -56,8 +57,8 @@ class ReplicaFanOut:
         local: bool = False,
         missing: list[int] | None = None,
     ) -> list[Answer]:
-        """The answers of so many places as it takes, each for some of the groups, and each group in one. Raises Unavailable when a group has
-        nobody who answers for it, unless such groups are to be put into `missing`."""
+        """Return one result for each core called. Each call covers some of the groups, and each group is in exactly one. Raise
+        Unavailable when no replica of a group responds; with `missing`, append such groups to it instead."""
         candidates = {group: self._of(group, local=local) for group in groups}
         answers: list[Answer] = []
         while candidates:
@@ -83,7 +84,7 @@ class ReplicaFanOut:
         return answers
 
     def _of(self, group: int, *, local: bool) -> list[int]:
-        """Where a read of the group may be answered, the best first: here, unless the leader is not heard here and others may hear it."""
+        """Return the cores that may serve reads of the group, best first. This core is first unless only other nodes reach the leader."""
         forwarding = self._forwarding
         if forwarding is None:
             return [HERE if group in self._local.machines else group % self._cores]

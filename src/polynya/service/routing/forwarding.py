@@ -1,7 +1,7 @@
-"""Proposals on their way to whoever leads their group: on this core, on another core of this node, or on another node.
+"""Forward proposals to the leader of their group: on this core, on another core of this node, or on another node.
 
-What is not taken because a group has no leader, or another than was thought, is tried again for a while: an election takes less. What may have
-been taken is never sent again.
+A proposal that was rejected because the group has no leader, or a different one, is retried. The retry timeout exceeds an election. A
+proposal that may have been accepted is never sent again.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ from polynya.service.routing.relay import THROUGH
 from polynya.stream.commands import Append, Command
 from polynya.stream.replies import Done, Reply
 
-PATIENCE_SECONDS = 2.5  # with a group that has no leader
-HOPS_MAX = 3  # so often an attempt goes on at once to whom it was sent; then with the next look
+PATIENCE_SECONDS = 2.5  # retry timeout while a group has no leader
+HOPS_MAX = 3  # immediate retries of an attempt after redirects; later retries wait for the timer
 ELECTION_SECONDS = 1.0  # longer than most elections take
 NEVER = 2.0**62
-LOOK_SECONDS = 0.05  # what waits is tried again so often, news or not
-TELL_SECONDS = 1.0  # the other cores are told again who leads so often: a message may have been lost
+LOOK_SECONDS = 0.05  # retry interval for waiting attempts, even without news
+TELL_SECONDS = 1.0  # interval at which the leaders are sent to the other cores again: a message may have been lost
 _LEADERS: msgspec.msgpack.Decoder[dict[int, int]] = msgspec.msgpack.Decoder(dict[int, int])
 
 
 class LocalReplicas(Protocol):
-    """What the replicas of this core offer."""
+    """The interface of the replicas of this core."""
 
     @property
     def led(self) -> Container[int]:
-        """The groups that this core proposes for, here and now."""
+        """The groups that this core leads and may propose for now."""
         ...
 
     def leader_of(self, group: int) -> int:
-        """The node, 0 when it is not known."""
+        """Return the leader's node number, 0 when it is unknown."""
         ...
 
     def fit(self, group: int) -> bool:
-        """Whether there is a replica of the group here that follows it, and so knows who leads as soon as anybody."""
+        """Report whether this core hosts a replica that follows its group, and so learns of a new leader first."""
         ...
 
 
 class ForwardingRpc(Protocol):
-    """Messages to other cores, of this node by their number, of others by address; see `polynya.transport`."""
+    """Messages to other cores: of this node by number, of other nodes by address. See `polynya.transport`."""
 
     @property
     def others(self) -> list[int]: ...
@@ -67,7 +67,7 @@ class ForwardingRpc(Protocol):
 
 
 class CoreAddress(msgspec.Struct, frozen=True):
-    """Where this is: core `core` of `cores`, of node `node`."""
+    """The position of a core: core `core` of `cores`, on node `node`."""
 
     node: int
     core: int
@@ -76,21 +76,23 @@ class CoreAddress(msgspec.Struct, frozen=True):
 
 
 class _Attempt(msgspec.Struct):
-    number: int  # in their order
+    number: int  # in proposal order
     group: int
     command: Command
-    body: bytes  # empty until it first goes elsewhere
+    body: bytes  # empty until first sent to another core
     done: Done
     deadline: float
-    hops: int = 0  # places where the group was not led
+    hops: int = 0  # redirects so far
 
 
 class Forwarding:
-    """Of one core. `here` proposes to the groups of this core what was stamped in this pass of the loop, and `stamped` stamps anew what has
-    waited, as log time never goes back (F14); `address(node, core)` is how the transport calls it, `cores_of(node)` how many there are.
+    """The proposal router of one core.
 
-    Where the group has a replica on this core, that tells who leads. Else whoever is asked does; one attempt at a time looks for it. A leader
-    that is known and cannot be reached is asked through another node, by one attempt or bundle at a time."""
+    `here` proposes a command stamped in this pass of the loop to a local group. `stamped` stamps a command again that has waited, because
+    log time never goes back. `address(node, core)` returns the transport's number of a core, `cores_of(node)` the number of cores.
+
+    A replica on this core is the authority on its leader. Without one, the router asks other nodes, with one attempt at a time. A leader
+    that is known but unreachable is called through another node, with one attempt or bundle at a time."""
 
     def __init__(
         self,
@@ -110,7 +112,7 @@ class Forwarding:
         self.forwarded = self.retried = self.refused = 0
         self._way = way
         self._bundles = Bundles(way, self._landed)
-        self._open = self._bundles.open  # by group: to who is known to lead it, in this pass of the loop
+        self._open = self._bundles.open  # by group: the bundle for its known leader in this pass of the loop
         self._led = leading.led
         self._here = here
         self._stamped = stamped
@@ -119,13 +121,15 @@ class Forwarding:
         self._leading = leading
         self._loop = asyncio.get_running_loop()
         self._leaders = dict.fromkeys(range(place.groups + 1), 0)
-        self._nodes: dict[int, int] = {}  # of targets
-        self._leaderless: dict[int, float] = {}  # of this core's, and since when
-        self._turns: dict[int, int] = {}  # group → how often in vain somebody was asked who may lead it
+        self._nodes: dict[int, int] = {}  # target → node
+        self._leaderless: dict[int, float] = {}  # group of this core → when it lost its leader
+        self._turns: dict[int, int] = {}  # group → unsuccessful attempts to find its leader
         self._waiting: dict[int, deque[_Attempt]] = {}
         self._waiting_bytes = self._attempts = 0
-        self._flying: dict[int, int] = {}  # group → attempts without an answer …
-        self._target: dict[int, int] = {}  # … and where they went: others of the group go elsewhere only after them, to stay in order
+        self._flying: dict[int, int] = {}  # group → attempts in flight …
+        self._target: dict[
+            int, int
+        ] = {}  # … and their target: to keep the order, the group uses another target only when none is in flight
         self._news: set[int] = set()
         self._looking: asyncio.TimerHandle | None = None
         self._telling: asyncio.TimerHandle | None = None
@@ -136,7 +140,7 @@ class Forwarding:
         self._tell_all()
 
     def close(self) -> None:
-        """What waits is refused."""
+        """Reject the waiting attempts."""
         for timer in (self._looking, self._telling):
             if timer is not None:
                 timer.cancel()
@@ -145,49 +149,49 @@ class Forwarding:
                 attempt.done(Unavailable("this node is stopping"))
 
     def knows(self, group: int) -> bool:
-        """Whether a replica of this core tells who leads: one that belongs to its group, and has not been without a leader for longer than an
-        election takes. It may have been put out while it was away."""
+        """Report whether a replica of this core knows the leader. It must be a member of its group and have had a leader within the last
+        election timeout. A replica that was unreachable may have been removed from the group."""
         if not self._leading.fit(group) or self.place.node not in self.whereabouts.map.replicas_of(group):
             return False
         return self._loop.time() - self._leaderless.get(group, NEVER) < ELECTION_SECONDS
 
     def follows(self, group: int) -> bool:
-        """As `knows`, and the leader can be asked."""
+        """Report whether the local replica knows the leader and this node reaches it."""
         return self.knows(group) and self._is_reached(self._leaders[group])
 
     def _is_reached(self, leader: int) -> bool:
         return leader in (0, self.place.node) or self.whereabouts.is_there(leader)
 
     def leads(self, group: int) -> bool:
-        """Whether this core does."""
+        """Report whether this core leads the group."""
         return group in self._led
 
     def leader_of(self, group: int) -> int:
-        """The node that leads the group, as far as is known; 0: nobody."""
+        """Return the node that leads the group, as far as this core knows; 0: none."""
         return self.place.node if group in self._led else self._leaders[group]
 
     def elsewhere(self, group: int) -> int:
-        """The node that leads the group, if it is another and known; else 0."""
+        """Return the leader's node if it is another, known node; else 0."""
         leader = self.leader_of(group)
         return 0 if leader == self.place.node else leader
 
     def voters_of(self, group: int) -> dict[int, bool]:
-        """The nodes that have a voice in the group, and whether they are heard."""
+        """Return the voters of the group, each with True if this node reaches it."""
         here, there = self.place.node, self.whereabouts.is_there
         return {node: node == here or there(node) for node in self.whereabouts.map.placed_on(group)}
 
     def places(self) -> Iterator[int]:
-        """All cores of the other nodes that are there."""
+        """Yield all cores of the other reachable nodes, as transport numbers."""
         for node in self.whereabouts.others():
             yield from (self._address(node, core) for core in range(self.cores_of(node)))
 
     def core_at(self, node: int, group: int) -> int:
-        """The core of another node that has the group, or would have it, as the transport calls it."""
+        """Return the core of another node that hosts the group, or would host it, as a transport number."""
         return self._address(node, group % self.cores_of(node))
 
     def to_read(self, group: int, *, local: bool = False) -> list[int]:
-        """Other cores that may answer reads of the group, as the transport calls them, the best first: of this node (if that is to hear the
-        leader), of near ones, and once more who is known to lead."""
+        """Return the other cores that may serve reads of the group as transport numbers, best first. This node's core is first if it can
+        reach the leader, then near nodes, then the known leader."""
         place, core = self.place, group % self.place.cores
         here = core != place.core and place.node in self.whereabouts.map.replicas_of(group)
         nodes, leader = self.whereabouts.near(group), self._leaders[group]
@@ -197,22 +201,23 @@ class Forwarding:
         return [core] * here + others if local or (leader and self._is_reached(leader)) else others + [core] * here
 
     def gone(self, group: int) -> None:
-        """The group has no replica on this core any more."""
+        """Handle the removal of the group's replica from this core."""
         self._leaders[group] = 0
         self._leaderless.pop(group, None)
         self._news.add(group)
         self._loop.call_soon(self._tell)
 
     def home(self, group: int, *, through: bool = False) -> int:
-        """Where the group is led, as the transport calls it; the own core by its number; perhaps `through` another (see `passing`). Raises
-        NotLeader when there is nobody to ask."""
+        """Return the core that leads the group as a transport number; the own core has its own number. `through`: allow a relay (see
+        `polynya.service.routing.relay`). Raise NotLeader when no candidate is known."""
         target, _ = self._target_of(group, through=through)
         if target < 0:
             raise NotLeader(0)
         return target
 
     def propose(self, group: int, command: Command, done: Done) -> None:
-        """As `LocalGroups.propose`, wherever the group is led. `done` gets OutcomeUnknown when that is lost on the way."""
+        """Propose as `LocalGroups.propose` does, wherever the leader is. `done` gets OutcomeUnknown when the request or response is
+        lost."""
         bundle = self._open.get(group)
         if bundle is not None and type(command) is Append and group not in self._waiting:
             self.forwarded += 1
@@ -232,7 +237,7 @@ class Forwarding:
         self._here(group, command, answered)
 
     def led(self, group: int) -> None:
-        """The replicas' news: part or leader of a group of this core may have changed."""
+        """Handle a possible change of the leader or role of a local group."""
         leader = self.leader_here(group)
         if leader:
             self._leaderless.pop(group, None)
@@ -261,26 +266,25 @@ class Forwarding:
             self._go(attempt, target, known=known)
 
     def _free_target(self, attempt: _Attempt) -> tuple[int, bool]:
-        """Where an attempt can go now, as by `_target_of`; -1: it has to wait."""
+        """Return the target that an attempt can go to now, as `_target_of` does; -1: it must wait."""
         group = attempt.group
         target, known = self._target_of(group)
         if not self._flying.get(group) or (known and self._target[group] == target):
             return target, known
         bundle = self._open.get(group) if type(attempt.command) is Append else None
-        joins = bundle is not None and bundle.target == target >= THROUGH  # it has not left yet
+        joins = bundle is not None and bundle.target == target >= THROUGH  # that bundle has not been sent yet
         return target if joins else -1, known
 
     def _target_of(self, group: int, *, through: bool = True) -> tuple[int, bool]:
-        """Where the group is led, as the transport calls it; the own core by its number; -1 when there is nobody to ask. And whether that is
-        known, and no guess."""
+        """Return (target, known): the leader's core as a transport number, or -1 without a candidate. `known` is False for a guess."""
         place, core = self.place, group % self.place.cores
         if group in self._led:
             return core, True
         leader = self._leaders[group]
-        if not leader and self.knows(group):  # it may not have when it heard, and another, asked then, was electing
+        if not leader and self.knows(group):  # the replica has learned of a leader since its last notification
             leader = self._leaders[group] = self.leader_here(group)
         if leader == place.node:
-            return (core, True) if core != place.core else (-1, False)  # elected, and not ready yet
+            return (core, True) if core != place.core else (-1, False)  # elected, but not ready yet
         if leader and self.whereabouts.is_there(leader):
             return self._at(leader, group), True
         between = self._between(group) if leader and through else 0
@@ -292,7 +296,7 @@ class Forwarding:
         return (self._at(likely, group) if likely else -1), False
 
     def _between(self, group: int) -> int:
-        """Through whom the leader may be reached; 0: nobody who is there knows how to."""
+        """Return a relay through which the leader may be reached; 0: no reachable node supports it."""
         node = self.whereabouts.likely(group, self._turns.get(group, 0))
         target = self._at(node, group) if node else 0
         if not target or self._way.protocol(target) < relay.PROTOCOL:
@@ -301,7 +305,7 @@ class Forwarding:
         return target + THROUGH
 
     def _leader_at(self, group: int) -> int:
-        """Of another node, as far as is known and if that is there; else -1."""
+        """Return the core of another node that leads the group, if it is known and reachable; else -1."""
         leader = self.elsewhere(group) if group in self._leaders else 0
         return self._at(leader, group) if leader and self.whereabouts.is_there(leader) else -1
 
@@ -334,12 +338,12 @@ class Forwarding:
                 self._here(group, self._stamped(command), answered)
             else:
                 self._bundles.propose(target, group, command, attempt.body, answered)
-        except BaseException:  # it never left, and nothing that follows may wait for it
+        except BaseException:  # it was never sent, and later attempts must not wait for it
             self._flying[group] -= 1
             raise
 
     def _join(self, attempt: _Attempt, command: Append, bundle: AppendBundle) -> None:
-        """An append goes with those of its group. A bundle flies as one attempt."""
+        """Add an append to its group's bundle. A bundle counts as one attempt in flight."""
         if not bundle.dones:
             group = attempt.group
             self._flying[group] = self._flying.get(group, 0) + 1
@@ -360,12 +364,12 @@ class Forwarding:
         if len(refused) < len(outcomes):
             self._found(group, target)
         for index, fault in refused:
-            attempt = bundle.tried.get(index)  # one that followed them into the bundle is after all of them
+            attempt = bundle.tried.get(index)  # an append without an attempt joined the bundle later and comes after all others
             more = (bundle.commands[index], bundle.bodies[index], bundle.dones[index])
             self._again(attempt or _Attempt(bundle.number, group, *more, bundle.deadline), target, fault)
 
     def _again(self, attempt: _Attempt, target: int, fault: NotLeader) -> None:
-        """The group was not led where the attempt went."""
+        """Retry an attempt whose target was not the leader."""
         if self._loop.time() >= attempt.deadline:
             attempt.done(fault)
             return
@@ -376,20 +380,20 @@ class Forwarding:
             self._loop.call_soon(self._retry, attempt.group)
 
     def _found(self, group: int, target: int) -> None:
-        """Whoever was asked has taken it."""
+        """Record that the target accepted a proposal, and so is the leader."""
         if not self._leaders[group] and target < THROUGH and target != self.place.core and not self.knows(group):
             self._leaders[group] = self._nodes.get(target, 0)
             if group in self._waiting:
                 self._loop.call_soon(self._retry, group)
 
     def learn(self, group: int, target: int, leader: int) -> bool:
-        """Who was asked does not lead, and may know who does. The replicas of this core know their groups better. Whether it is news."""
+        """Record a redirect from `target`, and return True if it named a new leader. The replicas of this core take precedence."""
         self.retried += 1
         if self.knows(group):
-            self._leaders[group] = self.leader_here(group)  # others may have been believed before it did
+            self._leaders[group] = self.leader_here(group)  # another node's information may have replaced it
             return False
-        here = leader == self.place.node and group % self.place.cores == self.place.core  # which is known better
-        vain = target >= THROUGH and leader == self._leaders[group]  # it does not reach it either
+        here = leader == self.place.node and group % self.place.cores == self.place.core  # this core knows better
+        vain = target >= THROUGH and leader == self._leaders[group]  # the relay does not reach the leader either
         news = bool(leader and leader != self._nodes.get(target) and not here and not vain)
         if news:
             self._leaders[group] = leader
@@ -406,7 +410,7 @@ class Forwarding:
             return
         self._waiting_bytes += size
         waiting = self._waiting.setdefault(attempt.group, deque())
-        if waiting and waiting[-1].number > attempt.number:  # it was on its way when those came
+        if waiting and waiting[-1].number > attempt.number:  # it was in flight when those arrived
             waiting.insert(bisect_right(waiting, attempt.number, key=_number), attempt)
         else:
             waiting.append(attempt)
@@ -414,9 +418,9 @@ class Forwarding:
             self._looking = self._loop.call_later(LOOK_SECONDS, self._look)
 
     def _retry(self, group: int) -> None:
-        """Those that wait, in their order, as far as they can go; those whose time is over are refused."""
+        """Send the waiting attempts in order, as far as possible, and reject those past their deadline."""
         waiting, now = self._waiting.get(group, deque()), self._loop.time()
-        for _ in range(len(waiting)):  # what comes back at once waits for the next look
+        for _ in range(len(waiting)):  # an attempt that returns at once waits for the timer
             attempt = waiting[0]
             target, known = self._free_target(attempt)
             if target < 0 and attempt.deadline > now:
@@ -436,7 +440,7 @@ class Forwarding:
             self._retry(group)
         self._looking = self._loop.call_later(LOOK_SECONDS, self._look) if self._waiting else None
 
-    # --- who leads -------------------------------------------------------------------------------------------------------------
+    # --- leaders ---------------------------------------------------------------------------------------------------------------
 
     def _tell_all(self) -> None:
         if self._way.others:
@@ -445,7 +449,7 @@ class Forwarding:
         self._telling = self._loop.call_later(TELL_SECONDS, self._tell_all)
 
     def _tell(self) -> None:
-        """The other cores of this node have no replicas of these groups. What is not known is not told: they may know better."""
+        """Send leader changes to the other cores of this node, which have no replicas of these groups. Unknown leaders are left out."""
         news, self._news = self._news, set()
         if not news:
             return
@@ -464,7 +468,7 @@ class Forwarding:
 
 
 def _size(attempt: _Attempt) -> int:
-    """About what it holds, encoded or not."""
+    """Return the approximate bytes that an attempt holds, encoded or not."""
     batch = getattr(attempt.command, "batch", None)
     return len(attempt.body) or 1024 + (len(batch.payload) if batch is not None else 0)
 

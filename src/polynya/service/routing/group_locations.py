@@ -1,4 +1,4 @@
-"""Where the groups are: which nodes have replicas of them, as far as this core knows, and which of those to ask."""
+"""The locations of the groups: which nodes host replicas, as far as this core knows, and which of them to call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Node(Protocol):
 
     @property
     def peer(self) -> str:
-        """HOST:PORT of its peer port; empty when it has none any more."""
+        """HOST:PORT of its peer port; empty after its removal."""
         ...
 
     @property
@@ -26,45 +26,45 @@ class Node(Protocol):
 
     @property
     def reader(self) -> bool:
-        """Whether it is a read replica."""
+        """True for a read replica."""
         ...
 
 
 class GroupMap(Protocol):
-    """What the meta group says; a new one for each change, with a larger epoch."""
+    """An immutable view of the meta group's cluster map. Each change creates a new one with a larger epoch."""
 
     @property
     def epoch(self) -> int: ...
 
     @property
     def nodes(self) -> Mapping[int, Node]:
-        """All that ever belonged to the cluster."""
+        """Every node that ever belonged to the cluster."""
         ...
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Those that do."""
+        """The present members."""
         ...
 
     def replicas_of(self, group: int) -> tuple[int, ...]:
-        """The nodes that have to have a replica."""
+        """Return the nodes that must host a replica."""
         ...
 
     def placed_on(self, group: int) -> tuple[int, ...]:
-        """Those of them that have a voice, or are to have one."""
+        """Return the nodes whose replica is a voter, or is to become one."""
         ...
 
     def learners_of(self, group: int) -> tuple[int, ...]:
-        """Those of them that are not known to have a voice yet."""
+        """Return the nodes of `placed_on` whose replica is not known to vote yet."""
         ...
 
     def first_of(self, group: int) -> int:
-        """The node that is to lead the group."""
+        """Return the node that is the preferred leader of the group."""
         ...
 
 
 class BirthMap(msgspec.Struct, frozen=True):
-    """Until there is another: the nodes that the cluster was born with, or by which this one looks for it."""
+    """The initial map, used until the meta group's is known: the founding nodes, or the seeds of discovery."""
 
     numbers: tuple[int, ...]
     placed: Mapping[int, tuple[int, ...]] = {}
@@ -93,7 +93,8 @@ class BirthMap(msgspec.Struct, frozen=True):
 
 
 class GroupLocations:
-    """Of one core of the node `node`. `is_there` says whether a node is heard; what is answered is at most a guess about the others."""
+    """The group locations as one core of node `node` knows them. `is_there` reports whether a node is reachable. Information about other
+    nodes is a hint."""
 
     def __init__(self, node: int, known: GroupMap, is_there: Callable[[int], bool]) -> None:
         self.node, self.map = node, known
@@ -103,16 +104,16 @@ class GroupLocations:
         return self.map.first_of(group)
 
     def may_lead(self, node: int) -> bool:
-        """Whether the node is none that gives up what it leads."""
+        """Report whether the node may lead groups: it is not draining or removed."""
         record = self.map.nodes.get(node)
         return record is None or record.state < NodeState.DRAINING
 
     def others(self) -> Iterator[int]:
-        """The other nodes that are there."""
+        """Yield the other reachable nodes."""
         return (node for node in self.map.members if node != self.node and self.is_there(node))
 
     def near(self, group: int) -> list[int]:
-        """The other nodes that are there and have a replica with a voice, those of the own zone first."""
+        """Return the other reachable nodes that host a voter, those of the same zone first."""
         nodes = self.map.nodes
         own = self._zone(self.node)
         there = [node for node in self.map.placed_on(group) if node != self.node and self.is_there(node)]
@@ -120,7 +121,7 @@ class GroupLocations:
         return there
 
     def likely(self, group: int, turn: int) -> int:
-        """Who may lead the group, or know who does; with each turn another. 0: nobody is there."""
+        """Return a node that probably leads the group or knows its leader; each `turn` returns another. 0: none is reachable."""
         there, first = self.near(group), self.map.first_of(group)
         there.sort(key=lambda node: node != first)
         return there[turn % len(there)] if there else 0

@@ -1,4 +1,4 @@
-"""What cores say to each other for the service: message kinds and bodies (msgpack of msgspec structs). Faults travel as the transport's."""
+"""Messages between cores: their kinds and bodies (msgpack of msgspec structs). Errors are encoded by the transport."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ListQuery(msgspec.Struct, array_like=True, gc=False):
     after: str
     limit: int
     local: bool = False
-    groups: list[int] = []  # which are asked for
+    groups: list[int] = []  # the groups to list
 
 
 class LagQuery(msgspec.Struct, array_like=True, gc=False):
@@ -106,5 +106,5 @@ DECODERS: dict[int, msgspec.msgpack.Decoder[Any]] = {
 
 
 def decode(kind: int, body: bytes) -> Any:
-    """The value of an answer."""
+    """Decode the body of a response."""
     return DECODERS[kind].decode(body)

@@ -1,4 +1,4 @@
-"""One hop more: who does not reach the node that leads a group asks it through another one that does (docs/decisions/0018)."""
+"""Relay requests through another node to a group's leader that this node cannot reach (docs/decisions/0018)."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from polynya.base.errors import InvalidMessage, NotLeader
 from polynya.service.routing import messages
 from polynya.transport.handshake import node_of
 
-THROUGH = 1 << 16  # in the number of a core, as the transport calls it: not to be answered by it, but by who leads the group
-PROTOCOL = 3  # between nodes, from which on PASS_ON is known
+THROUGH = 1 << 16  # added to a core's transport number: the core relays the request to the leader of the group
+PROTOCOL = 3  # peer protocol version that introduced PASS_ON
 Answer = Callable[[bytes | BaseException], None]
 _HEAD = struct.Struct("<HH")  # kind, group
 
 
 class Rpc(Protocol):
-    """See `polynya.transport`."""
+    """The part of `polynya.transport` that a relay needs."""
 
     def call_nowait(self, core: int, kind: int, body: bytes, done: Answer) -> None: ...
 
 
 def ask(way: Rpc, place: int, group: int, kind: int, body: bytes, done: Answer) -> None:
-    """A core, or who leads the group through it."""
+    """Send a request to a core, or through it to the leader of the group."""
     if place < THROUGH:
         way.call_nowait(place, kind, body, done)
     else:
@@ -31,8 +31,10 @@ def ask(way: Rpc, place: int, group: int, kind: int, body: bytes, done: Answer) 
 
 
 def handler_of(way: Rpc, leader_at: Callable[[int], int], leader_of: Callable[[int], int]) -> Callable[[bytes, Answer, int], None]:
-    """Answers PASS_ON as who leads does: `leader_at` is the core of another node that is known to lead a group and is there, -1 where there is
-    none. What was passed on is not passed on again. Else NotLeader, with the node that leads as far as is known (`leader_of`)."""
+    """Return the handler of PASS_ON, which forwards a request to the leader and returns its response.
+
+    `leader_at` returns the reachable core of another node that leads a group, or -1. A relayed request is not relayed again. Without a
+    leader to call, the response is NotLeader with `leader_of`."""
 
     def handle(body: bytes, reply: Answer, sender: int) -> None:
         if len(body) < _HEAD.size:

@@ -1,4 +1,4 @@
-"""Live readers of streams that another core owns: one subscription per stream between two cores, however many readers (F30)."""
+"""Live readers of streams on another core: two cores share one subscription per stream, however many readers there are."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TailTransport(Protocol):
 
 
 class _Tail:
-    """One subscription: first item the facts, then the events."""
+    """One subscription. Its first item is the facts, the others are events."""
 
     __slots__ = ("facts", "subscription", "waiting")
 
@@ -48,10 +48,10 @@ class _Tail:
 
 
 class RemoteTails:
-    """The tails that this core follows on others."""
+    """The subscriptions of this core to tails on other cores."""
 
     def __init__(self, transport: TailTransport, *, local: bool = False) -> None:
-        """`local`: what the core there has when it attaches is not asked of its group's leader."""
+        """Create the subscriptions. `local`: the other core attaches with its own state, without contacting the leader."""
         self._transport = transport
         self._local = local
         self._tails: dict[str, _Tail] = {}
@@ -59,11 +59,11 @@ class RemoteTails:
         self._feeds = Feeds()
 
     async def attach(self, core: int, group: int, name: str, sink: Sink) -> Facts | Refusal:
-        """From the returned tail on `sink` hears of everything. The tail may be older than the stream's: read up to the present."""
+        """Deliver every event after the returned tail to `sink`. That tail may be stale: read up to the present one."""
         tail = self._tails.get(name)
         if tail is not None and tail.facts is not None:
             self._feeds.attach(tail.facts.uid, sink)
-            return copy(tail.facts)  # ours moves on with the events
+            return copy(tail.facts)  # the tail's own facts change with each event
         future: asyncio.Future[Facts | Refusal] = asyncio.get_running_loop().create_future()
         if tail is None:
             tail = self._tails[name] = _Tail()
@@ -73,14 +73,14 @@ class RemoteTails:
                 tail.subscription = self._transport.subscribe(
                     core, messages.ATTACH, body, lambda item: self._item(name, tail, item), lambda error: self._ended(name, tail, error)
                 )
-            except BaseException:  # nobody will ever be told anything
+            except BaseException:  # no callback will follow
                 self._forget(name, tail)
                 raise
         else:
             tail.waiting.append((future, sink))
         try:
             return await future
-        except asyncio.CancelledError:  # the client is gone: perhaps after it was attached
+        except asyncio.CancelledError:  # the client disconnected, perhaps after the attach
             if future.done() and not future.cancelled() and future.exception() is None and isinstance(found := future.result(), Facts):
                 self.detach(found.uid, sink)
             raise
@@ -116,7 +116,7 @@ class RemoteTails:
             tail.facts = found
             self._names[found.uid] = name
         for future, sink in waiting:
-            if not future.done():  # else its client is gone
+            if not future.done():  # else its client has disconnected
                 if isinstance(found, Facts):
                     self._feeds.attach(found.uid, sink)
                 future.set_result(copy(found))
@@ -139,7 +139,7 @@ class RemoteTails:
 
 
 class _PushSink:
-    """All live readers of one stream on another core."""
+    """The sink for all live readers of one stream on another core."""
 
     __slots__ = ("_push",)
 
@@ -153,7 +153,7 @@ class _PushSink:
 
 
 def serve_tails(transport: TailTransport, local: LocalGroups) -> None:
-    """Answer the other cores' subscriptions to the streams of this one."""
+    """Serve the subscriptions of other cores to the streams of this one."""
 
     waiting: set[asyncio.Task[None]] = set()
 
@@ -162,7 +162,7 @@ def serve_tails(transport: TailTransport, local: LocalGroups) -> None:
         found = local.attach(question.group, question.name, sink, local=question.local)
         if isinstance(found, Facts):
             uid = found.uid
-            push.on_cancel = lambda: local.detach(uid, sink)  # before the first item, which may be the one too many
+            push.on_cancel = lambda: local.detach(uid, sink)  # before the first item, which may exceed the limit and cancel
         push.item(messages.encode(found))
         if isinstance(found, Refusal):
             push.end()
@@ -174,7 +174,7 @@ def serve_tails(transport: TailTransport, local: LocalGroups) -> None:
         try:
             await local.prepare(question.group, local=question.local)
             attach(question, push)
-        except Exception as fault:  # the asking core raises it as what it is
+        except Exception as fault:  # the calling core raises it again
             push.end(fault)
 
     def subscribed(body: bytes, push: TailPush, peer: int) -> None:

@@ -1,4 +1,4 @@
-"""The service of one core: a call goes to the group's machine when it is here, else to the core that owns it."""
+"""The service of one core. It passes a call to the group's machine if that is local, else to the core that hosts it."""
 
 from __future__ import annotations
 
@@ -43,30 +43,30 @@ class CoreTransport(TailTransport, Protocol):
 
 
 class NodeService:
-    """Implements `polynya.service.api.Service`. `transport` is None on a node of one core."""
+    """The implementation of `polynya.service.api.Service`. `transport` is None on a node with one core."""
 
     def __init__(self, local: LocalGroups, *, groups: int, core: int, cores: int, transport: CoreTransport | None) -> None:
         self.local = local
-        self.now_ms = local.now_ms  # called for each append
+        self.now_ms = local.now_ms  # bound once: it is called for each append
         self.groups = groups
         self._core = core
         self._cores = cores
         self._transport = transport
         self._routes: dict[str, int] = {}
-        self.hint: Callable[[str], str] | None = None  # the URL of the node that leads a stream's group, unless it is this one
+        self.hint: Callable[[str], str] | None = None  # returns the URL of the node that leads a stream's group, unless it is this one
         self.flush_here: Callable[[str], Awaitable[None]] = _nothing_to_flush
         self._tails = RemoteTails(transport) if transport is not None else None
         self._local_tails = RemoteTails(transport, local=True) if transport is not None else None
         self._forwarding: Forwarding | None = None
         self._bundles: Bundles | None = None
-        self._machines = local.machines  # of the groups that are here
+        self._machines = local.machines  # of the local groups
         self._places = ReplicaFanOut(local, core, cores)
         local.parents = self
         if transport is not None:
             self._register(transport)
 
     def join(self, forwarding: Forwarding) -> None:
-        """This node is one of a cluster: groups are led here, or elsewhere."""
+        """Join a cluster, in which other nodes may lead groups."""
         self._forwarding = forwarding
         self._places.join(forwarding)
 
@@ -78,7 +78,7 @@ class NodeService:
             group = self._routes[name] = group_of(name, self.groups)
         return group
 
-    # --- the waist -------------------------------------------------------------------------------------------------------------
+    # --- the interface of the fronts -------------------------------------------------------------------------------------------
 
     def facts_nowait(self, name: str) -> Facts | Refusal | None:
         group = self.group_of(name)
@@ -105,7 +105,7 @@ class NodeService:
             self._propose_at(group, command, done)
 
     def propose_to(self, group: int, command: Command, done: Done) -> None:
-        """As `propose`, for commands that name no stream: by group number."""
+        """Propose a command that names no stream, by group number."""
         if self._forwarding is not None:
             self._forwarding.propose(group, command, done)
         elif group % self._cores == self._core:
@@ -114,15 +114,15 @@ class NodeService:
             self._propose_at(group, command, done)
 
     def _propose_at(self, group: int, command: Command, done: Done) -> None:
-        """At the core of this node that owns the group."""
+        """Propose to the core of this node that hosts the group."""
         if self._bundles is None:
             assert self._transport is not None
             self._bundles = Bundles(self._transport)
         self._bundles.propose(group % self._cores, group, command, encode_command(command), done)
 
     async def call(self, group: int, command: Command) -> Reply:
-        """`propose_to` for the steps of something larger: raises what `done` would be given as a fault, and DiskFull, so that no step is
-        taken for done that was not."""
+        """Propose a command as one step of a larger operation. Raise the fault that `done` would receive, and DiskFull, so that a failed
+        step is not mistaken for a completed one."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self.propose_to(group, command, partial(settle, future))
         reply = await future
@@ -152,7 +152,7 @@ class NodeService:
         return spans
 
     async def place_of_time(self, uid: int, time_ms: int, until: tuple[int, int]) -> tuple[int, int]:
-        """For forks: where in the source, before the fork point `until`, a time is."""
+        """Return the position of a time in a fork's source, at most the fork point `until`."""
         question = messages.TimeOfUid(uid, time_ms, until)
         found: tuple[int, int] = await self._at_replica(uid >> 48, messages.PLACE_OF_TIME, question, self._place_of_time_here)
         return found
@@ -193,7 +193,7 @@ class NodeService:
         return sorted((facts for part in parts for facts in part), key=lambda facts: facts.name)[:limit]
 
     async def ask_tables(self) -> list[Table]:
-        """The tables, from the meta group."""
+        """Return the tables from the meta group."""
         tables: list[Table] = await self._at_replica(0, messages.TABLES, messages.Flush(""), self._tables_here)
         return tables
 
@@ -204,17 +204,17 @@ class NodeService:
         await set_bucket(self, bucket, retention)
 
     async def buckets(self) -> dict[str, Retention]:
-        """The retention of buckets, from the meta group."""
+        """Return the retention of each bucket from the meta group."""
         found: dict[str, Retention] = await self._at_replica(0, messages.BUCKETS, messages.Flush(""), self._buckets_here)
         return found
 
     async def meta(self, scope: str) -> dict[str, bytes]:
-        """What the meta group keeps under a scope (see `polynya.stream.rules.meta`)."""
+        """Return the entries of the meta group under a scope (see `polynya.stream.rules.meta`)."""
         found: dict[str, bytes] = await self._at_replica(0, messages.META, messages.Flush(scope), self._meta_here)
         return found
 
     async def ask_lags(self, query: messages.LagQuery) -> list[Lag]:
-        """A table's lag in each group."""
+        """Return a table's lag in each group."""
 
         def question(groups: list[int]) -> messages.LagQuery:
             return structs.replace(query, groups=groups)
@@ -223,34 +223,34 @@ class NodeService:
         return [lag for part in parts for lag in part]
 
     async def flush(self, prefix: str) -> None:
-        """Everything hot under a prefix of canonical names becomes cold, on every core; returns when it is published."""
+        """Flush all hot data under a prefix of canonical names, on every core. Return when it is published."""
         await self.flush_here(prefix)
         others = self.other_cores if self._forwarding is None else [*self.other_cores, *self._forwarding.places()]
         for place in others:
             await self.ask_core(place, messages.FLUSH, messages.Flush(prefix))
 
     def home_of(self, group: int, *, through: bool = False) -> int:
-        """The core that acts for a group, as `ask_core` calls it; the own number when that is here; perhaps `through` another node, as `at_home`
-        does. Raises NotLeader while nobody leads it."""
+        """Return the core that acts for a group, numbered as in `ask_core`; the own number for this core. `through`: allow a relay. Raise
+        NotLeader while the group has no leader."""
         return group % self._cores if self._forwarding is None else self._forwarding.home(group, through=through)
 
     def leader_of(self, group: int) -> int:
-        """The node that leads a group, as far as is known; 0: nobody, or there are no nodes."""
+        """Return the node that leads a group, as far as this core knows; 0: none, or no cluster."""
         return 0 if self._forwarding is None else self._forwarding.leader_of(group)
 
     def leaderless(self, groups: Iterable[int]) -> list[int]:
-        """Those that have no leader just now, as far as is known here; none of a node by itself."""
+        """Return the groups that have no known leader now; empty outside a cluster."""
         forwarding = self._forwarding
         return [] if forwarding is None else [group for group in groups if not forwarding.leader_of(group)]
 
     def voters_of(self, group: int) -> dict[int, bool]:
-        """The nodes that have a voice in the group, and whether this one hears them. None of a node by itself."""
+        """Return the voters of the group, each with True if this node reaches it; empty outside a cluster."""
         return {} if self._forwarding is None else self._forwarding.voters_of(group)
 
     async def at_home(self, group: int, kind: int, question: Any, handle: Callable[[Any], Awaitable[Any]], *, changes: bool = False) -> Any:
-        """The answer of the core that acts for a group: from `handle`, or as it is served there. Waits for an election; `handle` raises
-        NotLeader only if it has done nothing. `changes`: something is done there; when it is not known whether it was, OutcomeUnknown is
-        raised."""
+        """Return the response of the core that acts for a group: from `handle` if that is this core. Wait for an election. `handle` may
+        raise NotLeader only before it has done anything. `changes`: the request has an effect, so a lost response raises
+        OutcomeUnknown."""
         patience = asyncio.get_running_loop().time() + PATIENCE_SECONDS
         while True:
             place = -1
@@ -266,12 +266,12 @@ class NodeService:
 
     @property
     def core(self) -> int:
-        """Which this is."""
+        """The number of this core."""
         return self._core
 
     @property
     def cores(self) -> int:
-        """How many the node has."""
+        """The number of cores of the node."""
         return self._cores
 
     @property
@@ -279,11 +279,12 @@ class NodeService:
         return [core for core in range(self._cores) if core != self._core]
 
     async def ask_core(self, core: int, kind: int, question: Any) -> Any:
-        """For rooms with questions of their own: `serve` them on every core. `core`: also of another node, as `home_of` calls it."""
+        """Send a request to a core, also of another node (see `home_of`). The rooms define their own kinds and `serve` them on every
+        core."""
         return await self._ask_at(core, kind, question)
 
     def serve(self, kind: int, shape: Any, answer: Any, handle: Callable[[Any], Awaitable[Any]]) -> None:
-        """Answer the other cores' questions of this kind: `handle` gets a `shape` and returns an `answer`."""
+        """Serve requests of this kind from other cores: `handle` gets a `shape` and returns an `answer`."""
         messages.DECODERS[kind] = msgspec.msgpack.Decoder(answer)
         if self._transport is not None:
             self._on_async(self._transport, kind, shape, handle)
@@ -298,9 +299,9 @@ class NodeService:
         local: bool = False,
         missing: list[int] | None = None,
     ) -> list[Any]:
-        """What `question` of many groups is answered with, in parts: by `handle` for those with a replica on this core, and as it is served
-        elsewhere for the others. Each group is in one part. Raises Unavailable, unless groups that nobody answers for are to be put into
-        `missing`."""
+        """Return the results of a request over many groups, in parts; each group is in one part. `handle` serves groups with a replica on
+        this core, other cores the rest. Raise Unavailable when no replica of a group responds; with `missing`, append such groups to it
+        instead."""
 
         def there(place: int, some: list[int]) -> Awaitable[Any]:
             return self._ask_at(place, kind, question(some))
@@ -312,17 +313,17 @@ class NodeService:
     async def _at_replica(  # noqa: PLR0913
         self, group: int, kind: int, question: Any, handle: Callable[[Any], Awaitable[Any]], *, local: bool = False
     ) -> Any:
-        """The answer of a replica: from `handle` if there is one here, or as it is served elsewhere."""
+        """Return the response of a replica: from `handle` if this core hosts one."""
         return await self._places.ask(group, lambda: handle(question), lambda place: self._ask_at(place, kind, question), local=local)
 
     async def _ask_at(self, place: int, kind: int, question: Any, group: int = 0, *, changes: bool = False) -> Any:
-        """`group`: whose leader is asked, where that is through another core. `changes`: as for `at_home`."""
+        """Send a request. `group`: with a relay, the group whose leader gets it. `changes`: see `at_home`."""
         assert self._transport is not None
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def answered(body: bytes | BaseException) -> None:
             if isinstance(body, OutcomeUnknown) and not changes:
-                body = Unavailable(f"{body}; ask again")  # a question changes nothing
+                body = Unavailable(f"{body}; ask again")  # the request has no effect, so a retry is safe
             settle(future, body if isinstance(body, BaseException) else messages.decode(kind, body))
 
         relay.ask(self._transport, place, group, kind, messages.encode(question), answered)
@@ -392,7 +393,7 @@ class NodeService:
         async def run(body: bytes, reply: Answer) -> None:
             try:
                 reply(messages.encode(await handle(decoder.decode(body))))
-            except Exception as fault:  # the asking core raises it as what it is
+            except Exception as fault:  # the calling core raises it again
                 reply(fault)
 
         def handler(body: bytes, reply: Answer, peer: int) -> None:
@@ -427,4 +428,4 @@ class NodeService:
 
 
 async def _nothing_to_flush(prefix: str) -> None:
-    """Without an object tier everything stays hot."""
+    """Do nothing: without an object tier all data stays hot."""

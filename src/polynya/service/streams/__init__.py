@@ -1,1 +1,1 @@
-"""Operations on streams whose group is on this core, and the jobs that maintain them."""
+"""Operations on streams of the local groups, and their maintenance jobs."""

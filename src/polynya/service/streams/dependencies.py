@@ -1,4 +1,4 @@
-"""What the streams of a core need of other rooms."""
+"""The interfaces that the streams of a core use from other rooms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from polynya.stream.state.model import ColdSlice, HotBatch
 
 
 class Proposer(Protocol):
-    """What the turn loop offers."""
+    """The turn loop's interface for proposals."""
 
     @property
     def inflight_bytes(self) -> int: ...
@@ -23,43 +23,43 @@ class Proposer(Protocol):
 
 
 class Agreement(Protocol):
-    """What the turn loop offers where groups have other members: reads that see all that was acknowledged anywhere (F13)."""
+    """The turn loop's interface for replicated groups: linearizable reads."""
 
     def readable(self, group: int) -> bool:
-        """Whether the state here may answer at once."""
+        """Report whether the local state may serve a linearizable read now."""
         ...
 
     async def linearize(self, group: int) -> None:
-        """Until it may. Raises Unavailable."""
+        """Wait until `readable`. Raises Unavailable."""
         ...
 
     def fit(self, group: int) -> bool:
-        """Whether there is a replica here that follows its group: else it is better to ask elsewhere."""
+        """Report whether a local replica follows its group; if not, another node should serve the read."""
         ...
 
 
 class ColdReader(Protocol):
-    """What the object tier offers a reader."""
+    """The object tier's interface for reads."""
 
     async def batches(self, cold: ColdSlice) -> Sequence[HotBatch]:
-        """The slice's batches, fetched and checked."""
+        """Fetch and verify the batches of a slice."""
         ...
 
     async def place_at(self, cold: ColdSlice, time_ms: int) -> tuple[int, int]:
-        """Where the slice's first batch of this time or later begins, or the slice's end."""
+        """Return the start of the slice's first batch at or after this time, or the end of the slice."""
         ...
 
 
 class StateReader(Protocol):
-    """What the object tier offers whoever needs an evicted stream."""
+    """The object tier's interface for evicted streams."""
 
     async def state(self, where: ColdSlice) -> bytes:
-        """The bytes at that place. Raises PackGone, Unavailable, CorruptData."""
+        """Return the bytes of that slice. Raises PackGone, Unavailable, CorruptData."""
         ...
 
 
 class ParentReader(Protocol):
-    """Reads the inherited part of a fork, wherever its source lives."""
+    """Reads of the part that a fork inherits, wherever its source is."""
 
     async def read_uid(
         self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool], *, local: bool = False

@@ -1,4 +1,4 @@
-"""Live readers of the streams of one core: who is told of each applied append."""
+"""Deliver each applied append to the live readers of the streams of one core."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger("polynya.service")
 
 
 class Feeds:
-    """uid → its sinks. A stream without live readers costs nothing here."""
+    """The sinks of each uid. A stream without live readers costs nothing."""
 
     __slots__ = ("sinks",)
 
@@ -25,7 +25,7 @@ class Feeds:
         return sum(map(len, self.sinks.values()))
 
     def uids(self) -> tuple[int, ...]:
-        """Of the streams with live readers."""
+        """Return the uids of the streams with live readers."""
         return tuple(self.sinks)
 
     def watched(self, uid: int) -> bool:
@@ -42,7 +42,8 @@ class Feeds:
                 del self.sinks[uid]
 
     def applied(self, command: Command, reply: Reply, known: Callable[[], bool] = lambda: True) -> None:
-        """Called for every applied command, before its writer is answered. `known`: whether nothing later is acknowledged anywhere."""
+        """Publish an applied command, before its writer gets the reply. `known`: return True if no later record is acknowledged on any
+        node."""
         if reply.uid not in self.sinks:
             return
         if isinstance(command, Append) and reply.code == Code.OK:
@@ -51,13 +52,13 @@ class Feeds:
             self.end(reply.uid, reply.record, reply.byte)
 
     def end(self, uid: int, record: int, byte: int) -> None:
-        """The stream is no more: its sinks hear of it once and are detached."""
+        """Send the sinks of a deleted or expired stream their last event, and detach them."""
         if uid in self.sinks:
             self._publish(LiveEvent(uid, record, byte, record, byte, 0, b"", gone=True))
             self.sinks.pop(uid, None)
 
     def cut(self, uid: int) -> None:
-        """The feed broke: its sinks end their answers, so that the clients resume."""
+        """Make the sinks end their responses after a broken feed, so that the clients resume."""
         if uid in self.sinks:
             self._publish(LiveEvent(uid, 0, 0, 0, 0, 0, b"", cut=True))
             self.sinks.pop(uid, None)
@@ -72,10 +73,10 @@ class Feeds:
         for sink in tuple(self.sinks[event.uid]):
             try:
                 sink.live(event)
-            except Exception:  # one reader's fault must not cost the others their event, nor the writer its answer
+            except Exception:  # a faulty reader must not affect other readers or the writer
                 log.exception("a live reader failed and is dropped")
                 self.detach(event.uid, sink)
-                with suppress(Exception):  # it may hear that it has to resume: nothing tells it of the event that it lacks
+                with suppress(Exception):  # make it resume: it has missed an event
                     sink.live(LiveEvent(event.uid, 0, 0, 0, 0, 0, b"", cut=True))
 
 

@@ -1,6 +1,7 @@
-"""Creating a fork: pin the source, create the target, confirm the pin (F17). Each step is one idempotent command with an attempt id.
+"""Create a fork: pin the source, create the target, confirm the pin.
 
-The source may live in another group and on another core. What a crash leaves between the steps is settled by `polynya.service.streams.outbox_sender`.
+Each step is one idempotent command with an attempt id. The source may be in another group and on another core. After a crash between two
+steps, `polynya.service.streams.outbox_sender` completes or cancels the fork.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from polynya.service.api import Page, Position, ReadQuery, Refusal
 from polynya.stream.commands import Batch, Command, ConfirmPin, Create, Encoding, Fork, PinSource, Unpin
 from polynya.stream.replies import Code, Reply
 
-_ENCODING, _PREFIX = 3, 7  # of what `PinSource` answers
+_ENCODING, _PREFIX = 3, 7  # indexes into the detail of a `PinSource` reply
 
 
 class ForkService(Protocol):
-    """What the dance needs of the service."""
+    """The service calls that a fork needs."""
 
     def now_ms(self) -> int: ...
     def group_of(self, name: str) -> int: ...
@@ -33,38 +34,41 @@ class ForkService(Protocol):
 
 
 async def create_fork(service: ForkService, create: Create, source: str, point: tuple[int, int, int]) -> Reply:
-    """`point` is (record, byte, sub-offset); record -1 is the source's tail. `create.content_type` "" inherits the source's."""
+    """Create a fork at `point`: (record, byte, sub-offset); record -1 is the source's tail. An empty `create.content_type` inherits the
+    source's. Raises Unavailable, OutcomeUnknown."""
     record, byte, sub_offset = point
     attempt = secrets.token_hex(16)
     source_group = service.group_of(source)
     pin = PinSource(source, attempt, create.name, service.now_ms(), record, byte, create.content_type, sub_offset)
     pinned = await service.call(source_group, pin)
     prefix = 0
-    if pinned.code == Code.NOT_YET:  # the record's boundary is in the object tier, or in the source's own source
+    if pinned.code == Code.NOT_YET:  # the record boundary is in the object tier, or in the source's own source
         found = await _locate(service, source, point)
         if isinstance(found, Refusal):
             return Reply(found.code, pinned.uid, found.record, found.byte)
         at_record, at_byte, prefix = found
         pin = msgspec.structs.replace(pin, record=at_record, byte=at_byte, sub_offset=0, resolved=True)
         looked_at, pinned = pinned.uid, await service.call(source_group, pin)
-        if pinned.code < Code.NOT_FOUND and pinned.uid != looked_at:  # its records begin elsewhere
+        if pinned.code < Code.NOT_FOUND and pinned.uid != looked_at:  # a recreated source has other record positions
             await _unpin(service, source_group, pinned.uid, attempt)
             raise Unavailable("the source of the fork was deleted and created anew meanwhile; retry")
     if pinned.code >= Code.NOT_FOUND:
         return pinned
-    if create.batch is not None and create.batch.encoding != pinned.detail[_ENCODING]:  # it was read as what the source was before
+    if (
+        create.batch is not None and create.batch.encoding != pinned.detail[_ENCODING]
+    ):  # it was parsed for the source's earlier content type
         await _unpin(service, source_group, pinned.uid, attempt)
         raise Unavailable("the source of the fork was deleted and created anew with another content type meanwhile; retry")
     if prefix:
         pinned.detail[_PREFIX] = prefix
     cut = pinned.detail[_PREFIX]
     if cut and create.batch is not None and cut + len(create.batch.payload) > APPEND_BYTES_MAX:
-        await _unpin(service, source_group, pinned.uid, attempt)  # both come with one entry of the log, which must fit into a message
+        await _unpin(service, source_group, pinned.uid, attempt)  # both travel in one log entry, which must fit into a message
         return Reply(Code.TOO_LARGE)
     try:
         command = await _resolve(service, create, pinned, Fork(attempt, source, pinned.uid, 0, 0, _spell(record, byte), sub_offset))
         reply = await service.call(service.group_of(create.name), command)
-    except Unavailable:  # nothing was created for certain
+    except Unavailable:  # certainly not created
         await _unpin(service, source_group, pinned.uid, attempt)
         raise
     if reply.code != Code.CREATED:
@@ -80,13 +84,13 @@ async def create_fork(service: ForkService, create: Create, source: str, point: 
 
 
 async def _unpin(service: ForkService, group: int, uid: int, attempt: str) -> None:
-    """At once if that is possible: the settler does it otherwise."""
+    """Try to remove the pin now; otherwise `OutboxSender` removes it."""
     with suppress(Unavailable, OutcomeUnknown):
         await service.call(group, Unpin(uid, attempt, service.now_ms()))
 
 
 async def _locate(service: ForkService, source: str, point: tuple[int, int, int]) -> tuple[int, int, int] | Refusal:
-    """(record, its byte, bytes of it) of the fork point, found by reading where the machine cannot look."""
+    """Return (record, its byte, bytes into it) of the fork point by reading the stream; the machine lacks that data."""
     record, byte, sub_offset = point
     anchor = await service.read(ReadQuery(source, record, byte, bytes_max=1, touch=False))
     if isinstance(anchor, Refusal):
@@ -104,7 +108,7 @@ async def _locate(service: ForkService, source: str, point: tuple[int, int, int]
 
 
 def _beyond(refused: Refusal) -> Refusal:
-    """Of the place that a sub-offset leads to. The source may also have been trimmed or deleted since its anchor was found."""
+    """Report a sub-offset beyond the tail as such. The source may also have been trimmed or deleted after the first read."""
     return Refusal(Code.SUB_OFFSET, refused.record, refused.byte) if refused.code == Code.OFFSET_BEYOND_TAIL else refused
 
 
@@ -113,7 +117,7 @@ def _spell(record: int, byte: int) -> str:
 
 
 async def _resolve(service: ForkService, create: Create, pinned: Reply, fork: Fork) -> Create:
-    """The target's command: what it inherits, and the prefix of a record that the sub-offset cut."""
+    """Return the target's command with the inherited settings and the prefix of a record that the sub-offset cuts."""
     record, byte, content_type, encoding, ttl_seconds, expires_at_ms, depth, prefix, first_record, first_byte = pinned.detail
     batch = create.batch
     if prefix:
@@ -150,7 +154,7 @@ async def _read_prefix(service: ForkService, source: str, at: tuple[int, int], l
 
 
 def _with_prefix(prefix: bytes, batch: Batch | None) -> Batch:
-    """The prefix as a record of the fork, followed by the request's own body."""
+    """Return a batch with the prefix as the fork's first record, followed by the request's own body."""
     if batch is None:
         return Batch(0, 1, prefix, crc32c(prefix))
     payload = prefix + batch.payload

@@ -1,4 +1,4 @@
-"""Reads that extend sliding TTLs, and the end of streams whose time is over (F14): when to log a touch, when to propose an expiry."""
+"""Sliding TTLs and the expiry of streams: when to log a touch, and when to propose an expiry."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.rules.writes import judge_known
 from polynya.stream.state.model import Stream
 
-TOUCH_MS_MAX = 60_000  # a read extends a TTL in the log at least this often, or every eighth of it
-END_IS_NEAR_MS = 1000  # the clocks of two cores differ by less
-EXPIRIES_MAX = 1000  # of one sweep
-NEVER_MS = 2**62  # the grace of a restart has no end
+TOUCH_MS_MAX = 60_000  # a read extends a TTL in the log after at most this, or an eighth of the TTL
+END_IS_NEAR_MS = 1000  # more than the clocks of two cores differ
+EXPIRIES_MAX = 1000  # per sweep
+NEVER_MS = 2**62  # the restart grace period never ends
 
 
 class Lifetimes:
-    """Of the streams of one core. A read counts at once, in memory; what a restart forgets of it is less than the grace given then. Where the
-    groups have other members, a read there is known here as late as after a restart: the grace is always given."""
+    """The TTL tracker of one core. A read counts at once, in memory. A restart loses less of it than the grace period that it grants. In
+    a cluster, reads on other nodes arrive equally late, so the grace period always applies."""
 
     def __init__(
         self, machines: dict[int, Machine], feeds: Feeds, propose: Callable[[int, Command, Done], None], now_ms: Callable[[], int]
@@ -31,38 +31,38 @@ class Lifetimes:
         self._now_ms = now_ms
         self.propose = propose
         self._began_ms = now_ms()
-        self._touched: dict[int, int] = {}  # uid → time of the last read that is not yet in the log
+        self._touched: dict[int, int] = {}  # uid → time of the last unlogged read
         self._logging: set[int] = set()  # uids with a touch in flight
         self._rounds = self._groups()
 
     def __len__(self) -> int:
-        """Reads remembered and not yet logged."""
+        """Return the number of unlogged reads."""
         return len(self._touched)
 
     def spread(self) -> None:
-        """The groups have other members."""
+        """Switch to replicated groups."""
         self._began_ms = NEVER_MS
 
     def is_over(self, machine: Machine, stream: Stream) -> bool:
-        """Whether the stream has expired, reads that only this process knows of considered."""
+        """Report whether the stream has expired, including reads that only this process has seen."""
         now = self._now_ms()
         if stream.expires_at_ms is not None or stream.ttl_seconds is None:
             return machine.expired(stream, now)
         if self._feeds.watched(stream.uid):
-            return False  # attached live readers keep it
+            return False  # live readers keep the stream
         touched = self._touched.get(stream.uid, 0)
-        if stream.activity_ms < self._began_ms:  # the process before this one may have known of a read as late as this
+        if stream.activity_ms < self._began_ms:  # the previous process may have seen a read as late as this
             touched = max(touched, stream.activity_ms + _patience_ms(stream.ttl_seconds))
         return machine.expired(stream, now, touched)
 
     def is_in_grace(self, machine: Machine, stream: Stream) -> bool:
-        """Whether the log, as far as it goes, says that the stream has expired, or soon will, and a read that is not in it may have kept it."""
+        """Report whether the log says that the stream has expired, or is about to, but an unlogged read may have kept it."""
         if stream.ttl_seconds is None or not machine.expired(stream, self._now_ms() + END_IS_NEAR_MS):
             return False
         return not self.is_over(machine, stream)
 
     def touch(self, group: int, stream: Stream) -> None:
-        """The stream is read now."""
+        """Record a read of the stream now."""
         if stream.ttl_seconds is None:
             return
         now = self._now_ms()
@@ -71,7 +71,7 @@ class Lifetimes:
             self._log(group, stream)
 
     def log_before_end(self, group: int, stream: Stream) -> None:
-        """A read seen here must come into the log before a command that may otherwise find the stream expired."""
+        """Log a local read before a command that might otherwise find the stream expired."""
         if stream.ttl_seconds is not None and self._machines[group].expired(stream, self._now_ms() + END_IS_NEAR_MS):
             self._log(group, stream)
 
@@ -91,12 +91,12 @@ class Lifetimes:
         self.propose(group, Touch([(uid, touched)], now), logged)
 
     def forget(self, uid: int) -> None:
-        """The stream is no more."""
+        """Drop the state of an ended stream."""
         self._touched.pop(uid, None)
 
     def sweep(self) -> list[tuple[int, Stream]]:
-        """To be called about every second. Logs the touches that are due; returns streams of one group, another each time, that have
-        expired without anybody asking for them."""
+        """Log the touches that are due, and return expired streams that no request has found. Each call checks the next group. Call this
+        about once a second."""
         for uid in (*self._touched, *self._feeds.uids()):
             machine = self._machines.get(uid >> 48)
             stream = None if machine is None else machine.by_uid.get(uid)
@@ -118,8 +118,8 @@ class Lifetimes:
 
 
 def found_in_grace(machine: Machine | None, uid: int, command: Create, reply: Reply | BaseException) -> Reply | BaseException | None:
-    """What a create of a stream that was in its grace is answered, when the log has given this `reply` to something that changes nothing. None: it is not
-    the same stream any more, and the log has to say."""
+    """Return the reply to a create of a stream in its grace period, after a no-op got `reply` from the log. None: the stream has changed,
+    so the log must decide."""
     if not isinstance(reply, Reply):
         return Unavailable("it is not known whether this node still leads; retry") if isinstance(reply, OutcomeUnknown) else reply
     known = None if machine is None else machine.lookup(command.name)
@@ -127,5 +127,5 @@ def found_in_grace(machine: Machine | None, uid: int, command: Create, reply: Re
 
 
 def _patience_ms(ttl_seconds: int) -> int:
-    """How long a read may stay out of the log: an eighth of the TTL, at most a minute."""
+    """Return how long a read may stay unlogged: an eighth of the TTL, at most a minute."""
     return min(ttl_seconds * 125, TOUCH_MS_MAX)

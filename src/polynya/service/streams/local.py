@@ -1,4 +1,4 @@
-"""The streams of the groups that this core owns: lookups, proposals, reads, live readers."""
+"""The streams of the groups on this core: lookups, proposals, reads, live readers."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from polynya.stream.rules.producers import judge_producer
 from polynya.stream.rules.tables import Lag, Table, lag_of
 from polynya.stream.state.model import ColdSlice, Stream
 
-LIST_STEP = 256  # names looked at in one go of the loop
-COPIES_MAX = 3  # of an evicted stream that a read makes, if it comes and goes meanwhile
-WAITING_CREATES_MAX = 1024  # of names whose deleted stream has a fork attempt under way
+LIST_STEP = 256  # names per loop pass
+COPIES_MAX = 3  # attempts of a read to copy an evicted stream that is evicted or rehydrated meanwhile
+WAITING_CREATES_MAX = 1024  # creates that wait for a fork attempt on the deleted stream of that name
 
 
 class LocalGroups:
-    """One per core. `machines` holds the machines of the groups that are here by group number; `led`, those of the groups that this core may propose
-    for: all of them, unless they have other members (then there is an `agreement`). What has to happen once in a cluster happens there.
+    """The streams of one core. `machines` maps the number of each local group to its machine. `led` holds the groups that this core may
+    propose for: all, or in a cluster (with an `agreement`) those it leads. Work that must happen once per cluster uses `led`.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class LocalGroups:
         self.cold: ColdReader | None = None
         self.parents: ParentReader | None = None
         self.lifetimes = Lifetimes(machines, self.feeds, proposer.propose, now_ms)
-        self.hot_bytes = sum(machine.hot_bytes for machine in machines.values())  # of the core, as of the last turn
+        self.hot_bytes = sum(machine.hot_bytes for machine in machines.values())  # of the core, after the last turn
         self.hot_bytes_max = max(HOT_BYTES_PER_CORE, hot_bytes_max)
-        self.turns = 0  # grows with each turn that applied something: what has seen it need not look at all groups again
+        self.turns = 0  # grows with each turn that applied a command; unchanged means nothing to scan
         self.hot_refused = 0
         self.store_is_full: Callable[[], bool] = lambda: False
         self.trims = TrimCounters()
@@ -71,38 +71,37 @@ class LocalGroups:
     # --- agreement -------------------------------------------------------------------------------------------------------------
 
     def join(self, agreement: Agreement, led: dict[int, Machine]) -> None:
-        """The groups have other members."""
+        """Join a cluster, in which the groups are replicated."""
         self.agreement, self.led = agreement, led
         self.lifetimes.spread()
 
     def readable(self, group: int) -> bool:
-        """Whether a read, or a refusal, may be told from the state that is here at this moment."""
+        """Report whether the current local state may serve a linearizable read or refusal."""
         return self.agreement is None or self.agreement.readable(group)
 
     def fit(self, group: int) -> bool:
-        """Whether reads of the group are answered here."""
+        """Report whether this core serves reads of the group."""
         return group in self.machines if self.agreement is None else self.agreement.fit(group)
 
     async def linearize(self, group: int) -> None:
-        """Until it may. Raises Unavailable."""
+        """Wait until `readable`. Raises Unavailable."""
         if self.agreement is not None:
             await self.agreement.linearize(group)
 
     async def prepare(self, group: int, *, local: bool) -> None:
-        """Until a read may be answered here; `local`: of what is here, as soon as that is more than the beginning of a copy. Raises
-        Unavailable."""
+        """Wait until this core may serve a read. `local`: any replica that has received its initial copy will do. Raises Unavailable."""
         if not local:
             await self.linearize(group)
         elif not self.fit(group):
             raise Unavailable("this node has no replica of the group to read from; retry, or ask another node")
 
     async def linearize_all(self, groups: Iterable[int]) -> None:
-        """For what asks many groups of the core."""
+        """Wait until all of the groups are `readable`."""
         if self.agreement is not None:
             await asyncio.gather(*map(self.agreement.linearize, groups))
 
     def put(self, group: int, machine: Machine) -> None:
-        """The group is here now, or its state came from another node: live readers resume from it."""
+        """Add a group, or replace its state with that from another node. Live readers resume on the new state."""
         self.remove(group)
         self.machines[group] = machine
         for name in _live_names(machine):
@@ -110,7 +109,7 @@ class LocalGroups:
         self.turned()
 
     def remove(self, group: int) -> None:
-        """The group is here no more."""
+        """Remove a group from this core."""
         self.faulted.forget(group)
         old = self.machines.pop(group, None)
         if old is None:
@@ -118,13 +117,13 @@ class LocalGroups:
         for name in _live_names(old):
             self._names.discard(name)
         self.cut_readers(group)
-        for each in [each for each in self._waiting_creates if each[0] == group]:  # nobody here may ever hear what they wait for
+        for each in [each for each in self._waiting_creates if each[0] == group]:  # this core may never see the decision
             self._waiting_creates.remove(each)
             each[2](NotLeader(0))
         self.turned()
 
     def cut_readers(self, group: int) -> None:
-        """The live readers of a group are told to resume."""
+        """Disconnect the live readers of a group, so that they resume."""
         for uid in self.feeds.uids():
             if uid >> 48 == group:
                 self.feeds.cut(uid)
@@ -132,19 +131,19 @@ class LocalGroups:
     # --- lookups ---------------------------------------------------------------------------------------------------------------
 
     def settled(self, name: str) -> bool:
-        """Whether committed state may refuse at once: nothing is in flight that creates or ends `name` (F14)."""
+        """Report whether committed state may refuse at once: no create or delete of `name` is in flight."""
         return name not in self._unsettled
 
     def here(self, group: int) -> Machine:
-        """Its machine. Raises Unavailable when the group has just left this node."""
+        """Return the group's machine. Raises Unavailable when the group has left this node."""
         machine = self.machines.get(group)
         if machine is None:
             raise Unavailable("the group has moved to other nodes; retry")
         return machine
 
     def find(self, group: int, name: str) -> Stream | Refusal:
-        """The live stream, or why there is none; of one that is evicted, what is known of it (`eviction.ghost_of`). Raises Unavailable when the
-        group has just left this node."""
+        """Return the live stream, or why it cannot be found; for an evicted one its `eviction.ghost_of`. Raises Unavailable when the
+        group has left."""
         machine = self.here(group)
         stream = machine.lookup(name)
         if stream is None:
@@ -156,18 +155,18 @@ class LocalGroups:
         return stream
 
     def facts(self, group: int, name: str, *, local: bool = False) -> Facts | Refusal:
-        """`local`: nobody made sure that all that was acknowledged is here."""
+        """Return the facts of a stream. `local`: the state may lack acknowledged records."""
         stream = self.find(group, name)
         return facts_of(stream, self._history, known=not local or self.readable(group)) if isinstance(stream, Stream) else stream
 
     async def list_streams(self, prefix: str, after: str, limit: int, groups: Container[int]) -> list[Facts]:
-        """The first `limit` live streams of these groups of this core by name, after `after`, under `prefix`; streams may come and go
-        meanwhile. All that live throughout are among them. Raises Unavailable when one of the groups has left."""
+        """Return up to `limit` live streams of these groups by name, after `after`, under `prefix`. A stream that lives throughout is
+        always included. Raises Unavailable when one of the groups has left."""
         facts: list[Facts] = []
         while len(facts) < limit:
             wanted = min(limit - len(facts), LIST_STEP)
             names = self._names.page(prefix, after, wanted)
-            for name in names:  # some may have expired without anybody having said so yet
+            for name in names:  # an expired stream may still be listed
                 group = group_of(name, self._groups)
                 entry = self.facts(group, name) if group in groups else None
                 if isinstance(entry, Facts):
@@ -179,11 +178,11 @@ class LocalGroups:
         return facts
 
     def tables(self) -> list[Table]:
-        """On the core of the meta group."""
+        """Return the tables. Call this on the core of the meta group."""
         return list(self.here(0).tables.values())
 
     async def lags(self, query: LagQuery) -> list[Lag]:
-        """Of each group; the loop goes on in between, as all streams are looked at."""
+        """Return the lag of each group. It visits all streams and yields to the loop in between."""
         found: dict[int, Lag] = {}
         for group in query.groups:
             machine = self.here(group)
@@ -205,11 +204,11 @@ class LocalGroups:
     # --- proposals -------------------------------------------------------------------------------------------------------------
 
     def propose(self, group: int, command: Command, done: Done) -> None:
-        """Through the log, unless committed state refuses for certain."""
+        """Propose to the log, unless committed state allows a definite refusal."""
         if type(command) is Append:  # stamped in this pass of the loop
             self.propose_append(group, command, done)
             return
-        if group not in self.machines:  # it has waited for something, and the group has left
+        if group not in self.machines:  # the group left while the command waited
             done(NotLeader(0))
             return
         command = self.stamped(command)
@@ -232,14 +231,14 @@ class LocalGroups:
             self._proposer.propose(group, command, done)
 
     def _propose_again(self, group: int, command: Command, done: Done) -> None:
-        """What has waited for something: time has passed, and the group may have left."""
+        """Propose a command that has waited: stamp it again, and check that the group is still local."""
         if group in self.machines:
             self.propose(group, self.stamped(command), done)
         else:
             done(NotLeader(0))
 
     def stamped(self, command: Command) -> Command:
-        """With this core's log time, which never goes back (F14): it may have come from another core, or have waited for something."""
+        """Stamp the command with this core's log time, which never goes back. It may come from another core or have waited."""
         return structs.replace(command, now_ms=self.now_ms()) if "now_ms" in command.__struct_fields__ else command
 
     def propose_append(self, group: int, command: Append, done: Done) -> None:
@@ -284,14 +283,14 @@ class LocalGroups:
         def created(reply: Reply | BaseException) -> None:
             pending = isinstance(reply, Reply) and reply.code == Code.ATTEMPT_PENDING
             if pending and len(self._waiting_creates) < WAITING_CREATES_MAX:
-                self._waiting_creates.append((group, command, done))  # a fork of the deleted stream is being decided: then again
+                self._waiting_creates.append((group, command, done))  # retried once the pending fork of the deleted stream is decided
             else:
                 done(reply)
 
         self._propose_settling(group, command, created)
 
     def _find_in_grace(self, group: int, stream: Stream, command: Create, done: Done) -> None:
-        """By itself the log would make it anew. Its answer to something that changes nothing is the moment for which the stream is found."""
+        """Answer a create in the grace period: the log alone would recreate the stream. The reply to a no-op linearizes the lookup."""
 
         def reached(reply: Reply | BaseException) -> None:
             found = found_in_grace(self.machines.get(group), stream.uid, command, reply)
@@ -311,7 +310,7 @@ class LocalGroups:
         self._propose_settling(group, command, done)
 
     def _has_room(self, group: int, size: int) -> bool:
-        """Whether the bounds of hot bytes hold with this, what is on its way to the journal included."""
+        """Report whether this append fits into the limits of hot bytes, counting bytes in flight to the journal."""
         inflight = self._proposer.inflight_bytes
         if self.hot_bytes + inflight + size > self.hot_bytes_max:
             return False
@@ -319,7 +318,7 @@ class LocalGroups:
         return room >= inflight or (room >= 0 and room >= self._proposer.inflight_bytes_of(group))
 
     def _refuse_hot(self, size: int, done: Done) -> None:
-        """For now, or for good where no flush makes room enough."""
+        """Refuse with a retryable code, or for good if no flush can make enough room."""
         bound = min(self._group_hot_bytes_max, self.hot_bytes_max)
         if size > bound:
             done(Reply(Code.OVER_HOT_BOUND, byte=bound))
@@ -328,7 +327,7 @@ class LocalGroups:
             done(Reply(Code.HOT_LIMIT, detail=self.store_is_full() or None))
 
     def _judge_time(self, group: int, stream: Stream | None) -> None:
-        """What this process knows of a stream's reads and of its end goes into the log before the command that asks."""
+        """Log unlogged reads and the expiry of the stream before the command that depends on them."""
         if stream is not None and not stream.deleted and (stream.ttl_seconds is not None or stream.expires_at_ms is not None):
             self.lifetimes.log_before_end(group, stream)
             if self.lifetimes.is_over(self.machines[group], stream):
@@ -356,7 +355,7 @@ class LocalGroups:
             del self._unsettled[name]
 
     def applied(self, group: int, command: Command, reply: Reply) -> None:
-        """After each applied command, before its writer is answered."""
+        """Handle an applied command before its writer gets the reply."""
         kind = type(command)
         if self.feeds.sinks:
             self.feeds.applied(command, reply, partial(self.readable, group))
@@ -379,12 +378,12 @@ class LocalGroups:
                 self.propose(where, create, done)
 
     def turned(self) -> None:
-        """After each turn."""
+        """Update the totals after each turn."""
         self.turns += 1
         self.hot_bytes = sum([machine.hot_bytes for machine in self.machines.values()]) - self.faulted.bytes
 
     def sweep(self) -> None:
-        """To be called about every second: time passes for streams that nobody asks for, too."""
+        """Expire streams that no request has found. Call this about once a second."""
         for group, stream in self.lifetimes.sweep():
             if group in self.led and self.settled(stream.name):
                 self._expire(group, stream)
@@ -392,7 +391,7 @@ class LocalGroups:
     # --- reads -----------------------------------------------------------------------------------------------------------------
 
     def read_nowait(self, group: int, query: ReadQuery) -> Page | Refusal | None:
-        """None when a part of the page is not in memory here."""
+        """Return None when a part of the page is not in local memory."""
         if query.record == Position.AT_TIME:
             return None
         planned = self._plan(group, query)
@@ -409,7 +408,7 @@ class LocalGroups:
     async def read(self, group: int, query: ReadQuery) -> Page | Refusal:
         try:
             return await self._read(group, query)
-        except PackGone:  # the index has changed since the page was planned: plan again, once
+        except PackGone:  # the index has changed since the plan: plan again, once
             return await self._read(group, query)
 
     async def _read(self, group: int, query: ReadQuery) -> Page | Refusal:
@@ -420,7 +419,7 @@ class LocalGroups:
             query = structs.replace(query, record=place[0], byte=place[1])
         planned = self._plan(group, query)
         for _ in range(COPIES_MAX):
-            if planned is None:  # it may come back, or go, while its state is read
+            if planned is None:  # it may be rehydrated or deleted during the read
                 planned = self._plan(group, query, await self.recalls.copy(group, query.name))
         if planned is None:
             raise Unavailable("the stream is on its way between memory and the object store; retry")
@@ -429,7 +428,7 @@ class LocalGroups:
         stream, plan = planned
         page = self._page(
             stream, plan, [], known=not query.local or self.readable(group)
-        )  # the facts as of the plan: what comes meanwhile is the next page's
+        )  # facts as of the plan: later appends belong to the next page
         spans, end = await self._materialise(plan, (min(query.bytes_max, PAGE_BYTES_MAX), query.whole_records), local=query.local)
         page.spans = spans
         if spans:
@@ -441,7 +440,7 @@ class LocalGroups:
     async def read_uid(
         self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool], *, local: bool = False
     ) -> tuple[list[Span], tuple[int, int]]:
-        """For forks: the source's spans from `at` up to `until` (the fork point), also of soft-deleted sources, and where they end."""
+        """Return a fork source's spans from `at` up to `until` (the fork point), and their end. Soft-deleted sources are included."""
         try:
             return await self._read_uid(uid, at, until, limits, local=local)
         except PackGone:
@@ -456,12 +455,12 @@ class LocalGroups:
         if stream is None:
             raise Unavailable(f"the source of this fork (incarnation {uid}) is not here any more")
         plan = machine.plan_read(stream, *at, bytes_max=bytes_max, whole_records=whole, until=until)
-        if isinstance(plan, ReadRefused):  # the fork has been trimmed, or has ended, since its page was planned
+        if isinstance(plan, ReadRefused):  # the fork has been trimmed or deleted since its page was planned
             raise PackGone(f"the source of this fork has nothing at record {at[0]} any more; retry")
         return await self._materialise(self.faulted.readable(uid, plan), limits, local=local)
 
     async def place_at_time(self, group: int, name: str, time_ms: int) -> tuple[int, int] | Refusal:
-        """The first kept boundary behind which everything was appended at `time_ms` or later; the tail when nothing was."""
+        """Return the first retained boundary after which every record was appended at `time_ms` or later; the tail if none was."""
         stream = self.find(group, name)
         if not isinstance(stream, Stream):
             return stream
@@ -472,7 +471,7 @@ class LocalGroups:
         return max(found, (stream.first_record, stream.first_byte))
 
     async def place_of_time(self, uid: int, time_ms: int, until: tuple[int, int] | None) -> tuple[int, int]:
-        """The same by uid, trimmed records included; `until`: for forks, as in `read_uid`."""
+        """Return the position of a time by uid, including trimmed records. `until`: the fork point, as in `read_uid`."""
         machine = self.here(uid >> 48)
         stream = machine.by_uid.get(uid)
         if stream is None:
@@ -494,7 +493,7 @@ class LocalGroups:
         return place if until is None else min(place, until)
 
     def _plan(self, group: int, query: ReadQuery, copy: Stream | None = None) -> tuple[Stream, ReadPlan] | Refusal | None:
-        """None: the stream is evicted, and more than its tail is asked for; then `copy` must be one that was made just now."""
+        """Plan a read. None: the stream is evicted and the read needs more than its tail; call again with a fresh `copy`."""
         stream = self.find(group, query.name)
         if not isinstance(stream, Stream):
             return stream
@@ -520,7 +519,7 @@ class LocalGroups:
         )
 
     async def _materialise(self, plan: ReadPlan, limits: tuple[int, bool], *, local: bool) -> tuple[list[Span], tuple[int, int]]:
-        """The plan's spans, and where they end: a piece that comes back short ends the page there."""
+        """Return the plan's spans and their end. A piece that comes back short ends the page."""
         bytes_max, whole = limits
         spans: list[Span] = []
         end = (plan.begin_record, plan.begin_byte)
@@ -560,7 +559,7 @@ class LocalGroups:
         machine = self.machines.get(uid >> 48)
         stream = None if machine is None else machine.by_uid.get(uid)
         if stream is not None:
-            self.lifetimes.touch(uid >> 48, stream)  # it was read until now
+            self.lifetimes.touch(uid >> 48, stream)  # it was being read until now
 
 
 _NOT_FOUND = Refusal(Code.NOT_FOUND)
@@ -568,13 +567,13 @@ _GONE = Refusal(Code.GONE)
 
 
 def _live_names(machine: Machine) -> Iterator[str]:
-    """Of the streams that are not soft-deleted."""
+    """Yield the names of the streams that are not soft-deleted."""
     yield from (name for name, stream in machine.streams.items() if not stream.deleted)
     yield from machine.evicted
 
 
 def _adds_nothing(stream: Stream | None, command: Append) -> bool:
-    """Whether an append is answered without new bytes, as far as committed state can tell: a repeat, or one to a closed stream."""
+    """Report whether committed state shows that an append adds no bytes: a duplicate, or an append to a closed stream."""
     if stream is None or stream.closed:
         return stream is not None
     reply = judge_producer(stream, command.producer, command.now_ms) if command.producer is not None else None
@@ -582,4 +581,4 @@ def _adds_nothing(stream: Stream | None, command: Append) -> bool:
 
 
 def _ignore(reply: Reply | BaseException) -> None:
-    """For commands whose refusal changes nothing: they are tried again when still needed."""
+    """Ignore the reply: a command that is still needed is proposed again."""

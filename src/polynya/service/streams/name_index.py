@@ -1,16 +1,16 @@
-"""The names of a core's live streams in order, so that a page of them costs the same however many there are."""
+"""A sorted index of a core's live stream names: the cost of a page is independent of their number."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
-BLOCK = 512  # names of a block as it is made; it is cut in two at twice that, so that putting one in moves some kilobytes
+BLOCK = 512  # initial names per block; a block splits at twice that, so an insert moves a few kilobytes
 
 
 class SortedNames:
-    """A set of names in the order of their characters: lists of a few hundred, one after the other, none of them empty. A name costs
-    8 to 16 bytes, as the strings are those that the machines have."""
+    """A set of names in code point order, as a list of non-empty sorted blocks. A name costs 8 to 16 bytes, because the machines own the
+    strings."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         ordered = sorted(names)
@@ -21,7 +21,7 @@ class SortedNames:
         return sum(map(len, self._blocks))
 
     def add(self, name: str) -> None:
-        """No matter whether it is there."""
+        """Add a name; a present name is no error."""
         if not self._blocks:
             self._blocks, self._firsts = [[name]], [name]
             return
@@ -35,7 +35,7 @@ class SortedNames:
             self._firsts.insert(number + 1, block[BLOCK])
 
     def discard(self, name: str) -> None:
-        """No matter whether it is there."""
+        """Remove a name; a missing name is no error."""
         if not self._blocks:
             return
         number, block, at = self._find(name)
@@ -48,7 +48,7 @@ class SortedNames:
             del self._blocks[number], self._firsts[number]
 
     def page(self, prefix: str, after: str, count: int) -> list[str]:
-        """The first names that begin with `prefix` and come after `after`, at most `count`."""
+        """Return at most `count` names that start with `prefix` and sort after `after`."""
         number, at = self._first_of(prefix, after)
         found: list[str] = []
         while number < len(self._blocks) and len(found) < count:
@@ -56,11 +56,11 @@ class SortedNames:
             if not found[-1].startswith(prefix):
                 break
             number, at = number + 1, 0
-        end = bisect_left(found, True, key=lambda name: not name.startswith(prefix))  # names with one prefix stand together
+        end = bisect_left(found, True, key=lambda name: not name.startswith(prefix))  # names with the same prefix are adjacent
         return found[:end]
 
     def _first_of(self, prefix: str, after: str) -> tuple[int, int]:
-        """Block and place of the first name that may belong to the page."""
+        """Return block and index of the first name that may belong to the page."""
         if not self._blocks:
             return 0, 0
         beyond = prefix <= after
@@ -70,7 +70,7 @@ class SortedNames:
         return (number, at) if at < len(block) else (number + 1, 0)
 
     def _find(self, name: str) -> tuple[int, list[str], int]:
-        """The block that a name belongs to, and its place there."""
+        """Return the block of a name, and its index there."""
         number = max(0, bisect_right(self._firsts, name) - 1)
         block = self._blocks[number]
         return number, block, bisect_left(block, name)

@@ -1,4 +1,5 @@
-"""What crosses groups is finished here: outbox messages are sent until acknowledged, and fork attempts that a crash cut are decided."""
+"""Complete operations across groups: send outbox messages until they are acknowledged, and decide fork attempts that a crash
+interrupted."""
 
 from __future__ import annotations
 
@@ -11,27 +12,27 @@ from polynya.stream.commands import Acknowledge, Command, ConfirmPin, RefuseAtte
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
 
-PIN_PATIENCE_MS = 60_000  # an unconfirmed pin older than this lost its coordinator, which may read long from the object store …
-PIN_PATIENCE_AFTER_START_MS = 10_000  # … unless that was in an earlier life of this process: then it is most likely gone
+PIN_PATIENCE_MS = 60_000  # an older unconfirmed pin has lost its coordinator, which may need long reads from the object store …
+PIN_PATIENCE_AFTER_START_MS = 10_000  # … a pin from before a restart of this process most likely lost it then
 
 
 class OutboxSender:
-    """Call `pump` after turns and `sweep` every few seconds, one sweep at a time."""
+    """The outbox sender of one core. Call `pump` after turns, and `sweep` every few seconds without overlap."""
 
     def __init__(self, service: NodeService) -> None:
         self._service = service
         self._sending: set[tuple[int, int]] = set()
-        self._pumped: dict[int, int] = {}  # group → its message counter when its outbox was last looked through
+        self._pumped: dict[int, int] = {}  # group → message counter at the last scan of its outbox
         self._began_ms = service.now_ms()
         self.failures = 0
-        self.contained: Callable[[int], int] | None = None  # of a group: up to which message its releases of packs may go (F20)
+        self.contained: Callable[[int], int] | None = None  # group → last message up to which pack releases may be sent
 
     @property
     def _machines(self) -> dict[int, Machine]:
         return self._service.local.led
 
     def pump(self) -> None:
-        """Send what has come into the outboxes. Cheap while nothing has."""
+        """Send the new outbox messages. Cheap when there are none."""
         for group, machine in self._machines.items():
             begin = self._pumped.get(group, 0)
             if machine.message_counter > begin:
@@ -39,7 +40,7 @@ class OutboxSender:
                 self._send_all(group, list(takewhile(begin.__lt__, reversed(machine.outbox))))
 
     async def sweep(self) -> None:
-        """Send again what failed, and settle the pins whose coordinator is gone."""
+        """Retry failed messages, and decide the pins whose coordinator is gone."""
         for group, machine in self._machines.items():
             self._send_all(group, list(machine.outbox))
         now_ms = self._service.now_ms()
@@ -62,7 +63,7 @@ class OutboxSender:
                 self._send(group, message, *outbox[message])
 
     def _may_go(self, group: int, message: int, command: Command) -> bool:
-        """A release waits for the copy of the state that a recovery would begin with; the next sweep sends it."""
+        """Report whether a message may be sent. A pack release waits for the state snapshot that a recovery would start from."""
         return self.contained is None or not isinstance(command, ReleasePack) or message <= self.contained(group)
 
     def _send(self, group: int, message: int, target: int, command: Command) -> None:
@@ -72,14 +73,14 @@ class OutboxSender:
         def applied(reply: Reply | BaseException) -> None:
             if isinstance(reply, BaseException) or reply.code == Code.DISK_FULL:
                 self.failures += 1
-                self._sending.discard((group, message))  # the next sweep sends it again
+                self._sending.discard((group, message))  # the next sweep retries it
             else:
                 self._service.propose_to(group, Acknowledge(message), acknowledged)
 
         self._service.propose_to(target, command, applied)
 
     async def _settle_pin(self, group: int, uid: int, attempt: str, target_name: str) -> None:
-        """The target's group decides: what it has not created by now it never will."""
+        """Let the target's group decide: a fork that it has not created by now it will refuse later."""
         service = self._service
         try:
             asked = await service.call(service.group_of(target_name), RefuseAttempt(target_name, attempt, service.now_ms()))

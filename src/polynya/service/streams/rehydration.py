@@ -1,7 +1,7 @@
-"""Evicted streams come back: whoever writes to one waits until its state was read and returned through the log; whoever reads gets a copy.
+"""Rehydrate evicted streams: a write waits until the state is read and returned through the log; a read uses a copy.
 
-Commands that wait for the same stream go on in the order in which they came. What comes while an eviction is on its way to the log waits until it
-is decided: so no command for one stream ever finds it gone.
+Commands that wait for one stream proceed in order of arrival. A command that arrives while an eviction is in flight waits until that is
+decided. So no command ever finds its stream evicted.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from polynya.stream.state.model import Stream
 log = logging.getLogger("polynya.service")
 
 Propose = Callable[[int, Command, Done], None]
-WAITING_COST = 512  # bytes that a waiting command is taken for beside its payload
+WAITING_COST = 512  # assumed bytes of a waiting command, besides its payload
 LOADS_AT_ONCE = 16
 
 
 class RehydrationCounters(msgspec.Struct):
-    """What metrics show; only growing."""
+    """The counters behind the metrics. They only grow."""
 
-    returned: int = 0  # streams, by whichever node's request
-    copies: int = 0  # made for reads
-    refused: int = 0  # requests that could not wait, or did so in vain
+    returned: int = 0  # rehydrated streams, whichever node requested them
+    copies: int = 0  # copies for reads
+    refused: int = 0  # requests that could not wait or whose rehydration failed
 
 
 class _Queue:
-    """Commands that wait for one stream. `coming`: it is being brought back for them, by one task; else an eviction is about to be decided."""
+    """Commands that wait for one stream. `coming`: a task is rehydrating it; else the decision on an eviction is pending."""
 
     __slots__ = ("coming", "commands", "size")
 
@@ -55,13 +55,13 @@ class _Queue:
 
 
 class Rehydration:
-    """Of one core. `propose` is the log's door; `again` takes a command that has waited, as if it came now."""
+    """The rehydration of one core. `propose` sends to the log; `again` handles a command that has waited as a new one."""
 
     def __init__(self, machines: dict[int, Machine], propose: Propose, again: Propose, now_ms: Callable[[], int]) -> None:
         self.counters = RehydrationCounters()
         self.states: StateReader | None = None
-        self.recent: dict[int, int] = {}  # uid -> log time at which it came back; the evictor forgets them
-        self.racing: dict[str, int] = {}  # names of streams -> evictions on their way to the log
+        self.recent: dict[int, int] = {}  # uid → log time of its rehydration; the evictor removes entries
+        self.racing: dict[str, int] = {}  # stream name → evictions in flight
         self._machines = machines
         self._propose = propose
         self._again = again
@@ -73,7 +73,7 @@ class Rehydration:
     # --- commands --------------------------------------------------------------------------------------------------------------
 
     def before(self, group: int, machine: Machine, command: Command, done: Done) -> Done | None:
-        """Who is to be answered when the command is proposed now; None when it waits."""
+        """Return the callback for a command that may be proposed now; None if the command waits."""
         if isinstance(command, Evict):
             return self._racing_with(group, machine, command, done)
         raced = [name for name in _named(command) if name in self.racing] if self.racing else []
@@ -92,7 +92,7 @@ class Rehydration:
         return None
 
     def hold(self, group: int, name: str, command: Command, done: Done) -> None:
-        """The command goes on when the stream is back, or stays. It is evicted, or about to be."""
+        """Queue a command until its stream is rehydrated, or its eviction is cancelled."""
         batch = command.batch if isinstance(command, Append | Create) else None
         size = WAITING_COST + (0 if batch is None else len(batch.payload))
         if self._waiting_bytes + size > RECALL_BYTES_MAX:
@@ -109,15 +109,15 @@ class Rehydration:
         self._waiting_bytes += size
 
     def only_present(self, machine: Machine, command: Evict) -> Evict:
-        """An eviction as it may be logged now: of a stream that is evicted already it would find, behind a return that is on its way, one that nobody
-        knows to be about to go."""
+        """Drop streams from an eviction that are evicted already. Behind a return in flight it would evict a stream that `racing` does
+        not list."""
         by_uid = machine.by_uid
         if all(slot[0] in by_uid for slot in command.slots):
             return command
         return structs.replace(command, slots=[slot if slot[0] in by_uid else (0, *slot[1:]) for slot in command.slots])
 
     def note(self, command: Return, reply: Reply) -> None:
-        """An applied `Return`."""
+        """Count an applied `Return`."""
         now_ms = self._now_ms()
         for at in reply.detail or ():
             self.recent[command.states[at][1]] = now_ms
@@ -141,13 +141,13 @@ class Rehydration:
         return answered
 
     def _decided(self, group: int, name: str) -> None:
-        """The stream has gone, or it stays."""
+        """Resume the queue after an eviction was applied or rejected."""
         queue = self._queues.get(name)
-        if queue is not None and not queue.coming:  # else it went while it was brought back, which finds it so
+        if queue is not None and not queue.coming:  # else it was evicted during its rehydration, which notices it
             self._arrived(group, name, Reply(Code.OK))
 
     def _watching(self, group: int, command: Command, done: Done) -> Done:
-        """For what may find other streams gone than it did now."""
+        """Retry a command when the log replies that it needs other evicted streams."""
 
         def answered(reply: Reply | BaseException) -> None:
             if isinstance(reply, Reply) and reply.code == Code.EVICTED:
@@ -157,26 +157,26 @@ class Rehydration:
 
         return answered
 
-    # --- coming back -----------------------------------------------------------------------------------------------------------
+    # --- rehydration -----------------------------------------------------------------------------------------------------------
 
     def _bring_one(self, group: int, name: str) -> None:
         self._queues[name].coming = True
         self._spawn(self._one(group, name))
 
     async def _one(self, group: int, name: str) -> None:
-        """For those who wait for one stream."""
+        """Rehydrate one stream for its queue."""
         try:
             state = await self._load(group, name)
         except PolynyaError as fault:
             self._arrived(group, name, _refusal(fault))
             return
-        if state is None:  # others have brought it back, or the group has left
+        if state is None:  # already rehydrated, or the group has left
             self._arrived(group, name, Reply(Code.OK))
         else:
             self._propose(group, Return([state], self._now_ms()), partial(self._arrived, group, name))
 
     def _arrived(self, group: int, name: str, outcome: Reply | BaseException) -> None:
-        """The stream is back, stays, or cannot come; or it has gone, perhaps again."""
+        """Resume or reject the queue after a rehydration. If the stream was evicted again, rehydrate it again."""
         arrived, machine = isinstance(outcome, Reply) and outcome.code == Code.OK, self._machines.get(group)
         if arrived and machine is not None and name in machine.evicted:
             self._bring_one(group, name)
@@ -187,14 +187,14 @@ class Rehydration:
             for command, done in queue.commands:
                 self._again(group, command, done)
             return
-        if isinstance(outcome, OutcomeUnknown):  # of the return: those who wait were not proposed
+        if isinstance(outcome, OutcomeUnknown):  # of the `Return`; the waiting commands were not proposed
             outcome = Unavailable(f"the stream could not be brought back: {outcome}; retry")
         self.counters.refused += len(queue.commands)
         for _, done in queue.commands:
             done(outcome)
 
     async def _after_many(self, group: int, names: list[str], command: Command, done: Done) -> None:
-        """A command that concerns many streams. What can do with some of them goes on at once then."""
+        """Rehydrate many streams for one command. A command that can use a subset proceeds at once after that."""
         try:
             for begin in range(0, len(names), RECALL_STREAMS):
                 await self.bring(group, names[begin : begin + RECALL_STREAMS])
@@ -208,7 +208,7 @@ class Rehydration:
             self._again(group, command, done)
 
     async def bring(self, group: int, names: list[str]) -> None:
-        """Back into memory, at most `RECALL_STREAMS` of them. Raises Unavailable, OutcomeUnknown, CorruptData."""
+        """Return streams into memory, at most `RECALL_STREAMS` of them. Raises Unavailable, OutcomeUnknown, CorruptData."""
         states: list[tuple[str, int, bytes]] = []
         for begin in range(0, len(names), LOADS_AT_ONCE):
             loads = (self._load(group, name) for name in names[begin : begin + LOADS_AT_ONCE])
@@ -230,12 +230,12 @@ class Rehydration:
             raise Unavailable("streams could not be brought back: the disk has no room")
 
     async def _load(self, group: int, name: str) -> tuple[str, int, bytes] | None:
-        """An entry of `Return`; None when the stream is not evicted any more."""
+        """Return an entry for `Return`; None when the stream is not evicted any more."""
         found = await self._read(group, name)
         return None if found is None else (name, found[0].uid, found[1])
 
     async def copy(self, group: int, name: str) -> Stream | None:
-        """What the evicted stream would be, to be read from at once; None when it is not evicted any more. Raises Unavailable, CorruptData."""
+        """Return a readable copy of an evicted stream; None when it is not evicted any more. Raises Unavailable, CorruptData."""
         found = await self._read(group, name)
         if found is None:
             return None
@@ -243,7 +243,7 @@ class Rehydration:
         return found[2]
 
     async def _read(self, group: int, name: str) -> tuple[Stream, bytes, Stream] | None:
-        """What is known, the state, and both as one."""
+        """Return the in-memory part, the state bytes, and the stream built from both."""
         machine = self._machines.get(group)
         ghost = None if machine is None else ghost_of(machine, name)
         if machine is None or ghost is None:
@@ -255,13 +255,13 @@ class Rehydration:
         except PackGone:
             if self._machines.get(group) is machine and ghost_of(machine, name) == ghost:
                 raise CorruptData(f"the state of the stream {spelled_name(name)} is gone from the object store") from None
-            return None  # the stream was brought back, and its block let go
+            return None  # the stream was rehydrated, and its block released
         if self._machines.get(group) is not machine or ghost_of(machine, name) != ghost:
             return None
         return ghost, state, whole_of(ghost, state)
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Cancel all rehydrations."""
         for task in self._tasks:
             task.cancel()
 
@@ -272,7 +272,7 @@ class Rehydration:
 
 
 def _named(command: Command) -> Sequence[str]:
-    """The streams that a command names, if it is one that names streams."""
+    """Return the streams that a command names, if any."""
     if isinstance(command, Trim):
         return command.names
     name = getattr(command, "name", None)
@@ -280,7 +280,7 @@ def _named(command: Command) -> Sequence[str]:
 
 
 def _refusal(fault: PolynyaError) -> Unavailable:
-    """What those are told who need a stream that cannot be brought back."""
+    """Return the error for commands whose stream cannot be rehydrated."""
     if isinstance(fault, Unavailable):
         return fault
     log.error("an evicted stream cannot come back", extra={"error": str(fault)})

@@ -1,4 +1,4 @@
-"""Trims and retention as users ask for them: find the boundary, log the trim, keep the settings of streams and buckets."""
+"""User requests for trims and retention: find the boundary, log the trim, store the settings of streams and buckets."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class TrimCounters(msgspec.Struct):
-    """What metrics show; only growing. Trims of one core's streams, whoever asked for them."""
+    """The counters of trims of one core's streams, by any caller. They only grow."""
 
     trims: int = 0
     records: int = 0
     bytes: int = 0
 
     def note(self, reply: Reply) -> None:
-        """An applied `Trim`."""
+        """Count an applied `Trim`."""
         for cut in reply.detail or ():
             if cut is not None and cut[2]:
                 self.trims += 1
@@ -32,7 +32,7 @@ class TrimCounters(msgspec.Struct):
 
 
 async def trim(service: NodeService, query: TrimQuery) -> Trimmed | Refusal:
-    """Make the record at a position the first one. What lies before the first kept record already is no error."""
+    """Make the record at a position the first one. A position before the first retained record changes nothing."""
     facts = await service.facts(query.name)
     if isinstance(facts, Refusal):
         return facts
@@ -50,13 +50,13 @@ async def trim(service: NodeService, query: TrimQuery) -> Trimmed | Refusal:
 async def _cut(service: NodeService, uid: int, page: Page) -> Trimmed | Refusal:
     reply = await service.call(uid >> 48, Trim([(uid, page.begin_record, page.begin_byte)], service.now_ms(), [page.facts.name]))
     cut: Any = reply.detail[0]
-    if cut is None or page.facts.uid != uid:  # it was deleted meanwhile
+    if cut is None or page.facts.uid != uid:  # deleted meanwhile
         return Refusal(Code.NOT_FOUND)
     return Trimmed(uid, *cut)
 
 
 def _position(query: TrimQuery, facts: Facts) -> tuple[int, int] | None:
-    """What to read for the boundary; None: there is nothing to trim."""
+    """Return the position to read for the boundary; None: nothing to trim."""
     if query.keep_bytes is None:
         return query.record, query.byte
     byte = facts.byte - query.keep_bytes
@@ -64,5 +64,5 @@ def _position(query: TrimQuery, facts: Facts) -> tuple[int, int] | None:
 
 
 async def set_bucket(service: NodeService, bucket: str, retention: Retention | None) -> None:
-    """Of all the bucket's streams, also later ones, that have none of their own."""
+    """Set the retention of the present and future streams of a bucket that have none of their own."""
     await service.call(META_GROUP, BucketRetention(bucket, retention, service.now_ms()))

@@ -1,7 +1,7 @@
-"""Retention carried out: looks through the streams that have one, a part at a time, and trims what is over it.
+"""Apply retention: scan the streams that have one, in parts, and trim those over it.
 
-Whole slices and hot batches are found by a look at the index alone. A slice of which much is over the age, or the bytes, is read, now and
-then, so that its old records are trimmed though it stays.
+The index alone reveals whole slices and hot batches that are over the limit. A slice with much data over its age or size limit is read
+occasionally. Its old records can then be trimmed while the slice stays.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ from polynya.stream.state.model import Stream
 
 log = logging.getLogger("polynya.service")
 
-LOOKED_MAX = 8192  # streams of one pass: 20 ms …
-LOOKED_AT_ONCE = 256  # … in parts, between which the loop runs on
-CUTS_MAX = 1024  # streams trimmed in one pass, or …
-ENTRIES_AT_ONCE = 8192  # … so many slices let go of
-READS_MAX = 4  # slices read in one pass
-IN_VAIN_MS = 60_000  # so long a slice is not read again that had no record to trim up to
-BUCKETS_EVERY = 5  # passes: the buckets' retention is asked for again
+LOOKED_MAX = 8192  # streams per pass: 20 ms …
+LOOKED_AT_ONCE = 256  # … in parts, between which the loop runs
+CUTS_MAX = 1024  # streams trimmed per pass, or …
+ENTRIES_AT_ONCE = 8192  # … slices released per pass
+READS_MAX = 4  # slices read per pass
+IN_VAIN_MS = 60_000  # delay before a slice without a record to trim is read again
+BUCKETS_EVERY = 5  # passes between two fetches of the buckets' retention
 
 
 class RetentionJobCounters(msgspec.Struct):
-    """What metrics show."""
+    """The values behind the metrics."""
 
     failures: int = 0
-    round_seconds: float = 0.0  # that the last look at all streams took, pauses included
+    round_seconds: float = 0.0  # duration of the last scan of all streams, pauses included
 
 
 class RetentionJob:
-    """One per core. Call `run_once` about every second, one at a time."""
+    """The retention job of one core. Call `run_once` about once a second, without overlap."""
 
     def __init__(self, service: NodeService) -> None:
         self.counters = RetentionJobCounters()
         self._service = service
         self._buckets: dict[str, Retention] = {}
         self._passes = 0
-        self._back: dict[int, dict[str, Retention]] = {}  # by name, evicted streams that are to be trimmed
-        self._left = 0  # cuts that this pass may still make
+        self._back: dict[int, dict[str, Retention]] = {}  # group → name → retention of evicted streams to trim
+        self._left = 0  # cuts left in this pass
         self._round: Iterator[tuple[int, Stream, Retention] | None] = iter(())
         self._began = time.monotonic()
-        self._read_again_ms: dict[int, int] = {}  # uid → when a slice of it may be read again
+        self._read_again_ms: dict[int, int] = {}  # uid → time from which one of its slices may be read again
 
     async def run_once(self) -> int:
-        """One pass, and the number of streams trimmed. What fails is left for the next round."""
+        """Run one pass, and return the number of streams trimmed. Failed trims are left for the next round."""
         if self._passes % BUCKETS_EVERY == 0:
             self._buckets = await self._service.buckets()
         self._passes += 1
@@ -84,7 +84,7 @@ class RetentionJob:
                 self._read_again_ms[stream.uid] = self._service.now_ms() + IN_VAIN_MS
         return await self._trim(cuts)
 
-    # --- looking ---------------------------------------------------------------------------------------------------------------
+    # --- scan ------------------------------------------------------------------------------------------------------------------
 
     def _look(
         self,
@@ -94,7 +94,7 @@ class RetentionJob:
     ) -> None:
         now_ms = self._service.now_ms()
         for each in part:
-            if each is None or self._left <= 0:  # the next round finds the others
+            if each is None or self._left <= 0:  # left for the next round
                 continue
             group, stream, retention = each
             machine = self._service.local.led.get(group)
@@ -131,7 +131,7 @@ class RetentionJob:
         self._round = self._all_streams()
 
     def _all_streams(self) -> Iterator[tuple[int, Stream, Retention] | None]:
-        """Those with a retention; None in the place of others, so that who counts counts them too."""
+        """Yield the streams that have a retention, and None for each other one, so that the caller can limit the work."""
         for group, machine in tuple(self._service.local.led.items()):
             for stream in self._candidates(machine):
                 retention = retention_of(stream)
@@ -145,7 +145,7 @@ class RetentionJob:
             yield from ghosts(machine)
 
     async def _bring_back(self, cuts: dict[int, list[tuple[int, int, int]]], inside: list[tuple[int, Stream, RetentionCut]]) -> None:
-        """They are trimmed at once: before the next look they may be idle for long enough to go again."""
+        """Rehydrate the streams and cut them at once: they might be evicted again before the next scan."""
         for group, back in self._back.items():
             names = list(back)
             for begin in range(0, len(names), RECALL_STREAMS):
@@ -158,13 +158,13 @@ class RetentionJob:
                 machine = self._service.local.led.get(group)
                 for name in part:
                     stream = None if machine is None else machine.streams.get(name)
-                    if stream is not None and retention_of(stream) is None:  # it may have got one of its own meanwhile
+                    if stream is not None and retention_of(stream) is None:  # it may have got its own retention meanwhile
                         self._cut(group, stream, back[name], cuts, inside)
 
-    # --- trimming --------------------------------------------------------------------------------------------------------------
+    # --- trim ------------------------------------------------------------------------------------------------------------------
 
     async def _read(self, group: int, stream: Stream, wanted: RetentionCut) -> tuple[int, int, int] | None:
-        """The cut inside a slice, or in what a fork inherits."""
+        """Return the cut inside a slice, or inside the part that a fork inherits."""
         try:
             place = await self._place(group, stream.name, wanted)
         except PolynyaError as fault:

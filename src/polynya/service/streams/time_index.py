@@ -1,4 +1,4 @@
-"""Where in a stream a time is: a look at its index, and what has to be read or asked to be exact."""
+"""Find the position of a time in a stream: from its index, or by naming the slice or source to read."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Boundary = tuple[int, int]  # record, byte
 
 
 class InSource(msgspec.Struct, frozen=True):
-    """It may lie in what the fork inherits: ask the source, then again with `own`."""
+    """A marker: the time may lie in the part that the fork inherits. Ask the source, then call again with `own`."""
 
 
 def place_of(machine: Machine, stream: Stream, time_ms: int, *, past: bool = False, own: bool = False) -> Boundary | ColdSlice | InSource:
-    """The boundary of the first record that was appended at `time_ms` or later, or the slice in which it lies. Logarithmic in the length of
-    the index. `past`: records that are kept for forks alone count too; `own`: what is inherited does not."""
+    """Return the boundary of the first record appended at `time_ms` or later, or the slice that contains it. The cost is logarithmic in
+    the index. `past`: include records kept only for forks. `own`: exclude inherited records."""
     entries = machine.whole_index_of(stream) if past else machine.index_of(stream)
     number = index.first_reaching(entries.data, time_ms)
     fork = stream.fork

@@ -1,4 +1,4 @@
-"""`/v1/buckets` and `/v1/buckets/NAME/retention`: what is kept of the streams of a bucket."""
+"""`/v1/buckets` and `/v1/buckets/NAME/retention`: the retention of the streams of a bucket."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _NO_STORE = (("Cache-Control", "no-store"),)
 
 
 class BucketRoutes:
-    """A handler for `PATH`, and a mount below it."""
+    """The handler for `PATH`, and the mount below it."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     async def list(self, request: Request) -> Response:
-        """The buckets that have a retention. Raises `Failure`."""
+        """List the buckets that have a retention. Raises `Failure`."""
         if request.method not in ("GET", "HEAD"):
             raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", "GET, HEAD"),))
         buckets = await self._service.buckets()
         return _json({"buckets": [{"name": name, "retention": shown(buckets[name])} for name in sorted(buckets)]})
 
     async def handle(self, request: Request) -> Response:
-        """Raises `Failure`."""
+        """Get, set or delete a bucket's retention. Raises `Failure`."""
         bucket, *rest = request.segments
         if rest != ["retention"]:
             raise Failure("NO_ROUTE")

@@ -1,4 +1,4 @@
-"""`/v1/cluster` and what is below it: look at the cluster, and say which nodes belong to it and what they are to have."""
+"""`/v1/cluster` and the paths below it: show the cluster, and change its nodes and their groups."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _NO_STORE = (("Cache-Control", "no-store"),)
 
 
 class NewNode(msgspec.Struct, forbid_unknown_fields=True):
-    """`POST /v1/cluster/nodes`. `id` 0: the next free one. `replaces`: the node whose disk is gone; addresses left empty are then that one's.
-    `reader`: a read replica."""
+    """Body of `POST /v1/cluster/nodes`. `id` 0: the next free one. `replaces`: the node whose disk is lost; empty addresses default to
+    its addresses. `reader`: a read replica."""
 
     id: int = 0
     peer: str = ""
@@ -30,42 +30,42 @@ class NewNode(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Drain(msgspec.Struct, forbid_unknown_fields=True):
-    """`POST /v1/cluster/nodes/ID/drain`. `replicas`: of them, too."""
+    """Body of `POST /v1/cluster/nodes/ID/drain`. `replicas`: move the replicas too."""
 
     replicas: bool = False
 
 
 class Move(msgspec.Struct, forbid_unknown_fields=True, rename={"source": "from", "target": "to"}):
-    """`POST /v1/cluster/groups/GROUP/move`."""
+    """Body of `POST /v1/cluster/groups/GROUP/move`."""
 
     source: int
     target: int
 
 
 class TransferBody(msgspec.Struct, forbid_unknown_fields=True):
-    """`POST /v1/cluster/groups/GROUP/transfer`."""
+    """Body of `POST /v1/cluster/groups/GROUP/transfer`."""
 
     to: int
 
 
 class Rebalance(msgspec.Struct, forbid_unknown_fields=True):
-    """`POST /v1/cluster/rebalance`. `replicas` 0: as before."""
+    """Body of `POST /v1/cluster/rebalance`. `replicas` 0: unchanged."""
 
     replicas: int = 0
 
 
 class Promote(msgspec.Struct, forbid_unknown_fields=True):
-    """`POST /v1/cluster/nodes/ID/promote`. `rebalance`: and it gets its share of the groups."""
+    """Body of `POST /v1/cluster/nodes/ID/promote`. `rebalance`: also assign groups to the node."""
 
     rebalance: bool = True
 
 
 class Nothing(msgspec.Struct, forbid_unknown_fields=True):
-    """No field is taken."""
+    """An empty body."""
 
 
 class ClusterRefused(Exception):
-    """What was asked for would break something, or cannot be done. `code` is one of HTTP's."""
+    """A cluster operation that is impossible or unsafe. `code` is an error code of HTTP."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
@@ -73,7 +73,8 @@ class ClusterRefused(Exception):
 
 
 class ClusterActs(Protocol):
-    """What the routes lead to. Acts return what the map has now: {"epoch": …} and what is new; they raise `ClusterRefused`."""
+    """The cluster operations behind the routes. They return the new map state, {"epoch": …} and what has changed, or raise
+    `ClusterRefused`."""
 
     async def look(self) -> dict[str, Any]: ...
 
@@ -93,31 +94,31 @@ class ClusterActs(Protocol):
 
 
 class ClusterRoutes:
-    """A handler for `PATH`, and a mount below it."""
+    """The handler for `PATH`, and the mount below it."""
 
     def __init__(self, acts: ClusterActs) -> None:
         self._acts = acts
 
     async def look(self, request: Request) -> Response:
-        """Raises `Failure`."""
+        """Show the cluster. Raises `Failure`."""
         if request.method not in ("GET", "HEAD"):
             raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", "GET, HEAD"),))
         return _json(await self._acts.look())
 
     async def health(self, request: Request) -> Response:
-        """For anybody: 200 or 503, and what is wrong. Raises `Failure`."""
+        """Return 200 or 503 with the problems, without authentication. Raises `Failure`."""
         if request.method not in ("GET", "HEAD"):
             raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", "GET, HEAD"),))
         return _health(await self._acts.health())
 
     async def guarded_health(self, request: Request) -> Response:
-        """As `health` for one who has proven who it is; anybody else learns `healthy` alone. Raises `Failure`."""
+        """Return `health` to an authenticated caller, and only `healthy` to others. Raises `Failure`."""
         if request.principal is not None or request.method not in ("GET", "HEAD"):
             return await self.health(request)
         return _health({"healthy": (await self._acts.health())["healthy"]})
 
     async def handle(self, request: Request) -> Response:
-        """Raises `Failure`."""
+        """Run a cluster operation. Raises `Failure`."""
         if not act_of(request.segments):
             raise Failure("NO_ROUTE")
         if request.method != "POST":
@@ -153,7 +154,7 @@ class ClusterRoutes:
 
 
 def act_of(segments: tuple[str, ...]) -> str:
-    """What a request below `PATH` does, as the audit log names it; empty when there is nothing."""
+    """Return the audit name of a request below `PATH`; empty for an unknown path."""
     match segments:
         case ("nodes",):
             return "cluster.add"

@@ -1,4 +1,4 @@
-"""`GET /v1/tables/NAME/schema`: a table's columns, out of its Iceberg metadata. What is there is shown with Iceberg's names of types."""
+"""`GET /v1/tables/NAME/schema`: the columns of a table, from its Iceberg metadata, with Iceberg's type names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Metadata(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 def columns_of(metadata: bytes) -> list[dict[str, Any]]:
-    """Columns of the current schema of an Iceberg metadata file, in their order. Raises msgspec.DecodeError."""
+    """Return the columns of the current schema of an Iceberg metadata file, in order. Raises msgspec.DecodeError."""
     told = msgspec.json.decode(metadata, type=_Metadata)
     current = next((schema for schema in told.schemas if schema.schema_id == told.current_schema_id), None)
     if current is None:
@@ -34,7 +34,7 @@ def columns_of(metadata: bytes) -> list[dict[str, Any]]:
 
 
 def type_name(kind: Any) -> str:
-    """An Iceberg type as one word: `long`, `list<string>`, `struct<a: long>`, `map<string, long>`."""
+    """Return an Iceberg type as one word: `long`, `list<string>`, `struct<a: long>`, `map<string, long>`."""
     if not isinstance(kind, dict):
         return str(kind)
     if kind.get("type") == "list":

@@ -1,6 +1,6 @@
 """`POST /v1/sql`: one SELECT over the tables, `{"sql", "rows"}` in, `{"columns", "rows", "truncated", "seconds", "tables"}` out.
 
-Who answers is given: this route checks what is asked, and says how far the tables that it is about are behind their streams.
+The route validates the request and adds the lag of the tables behind their streams. An `Answerer` runs the query.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ PATH = "/v1/sql"
 
 
 class Answerer(Protocol):
-    """Answers questions, in bounded time and memory, where it does not hold up the core."""
+    """The executor of queries, in bounded time and memory, outside the core's loop."""
 
     async def ask(self, sql: str, rows: int, tables: list[dict[str, Any]]) -> dict[str, Any]:
-        """`tables` are references as `GET /v1/tables` lists them, all that may be read. The answer has `columns`, `rows` and
-        `truncated`. Raises `Failure`."""
+        """Run a query. `tables` holds the references that the caller may read, as `GET /v1/tables` lists them. The result has `columns`,
+        `rows` and `truncated`. Raises `Failure`."""
         ...
 
 
@@ -34,7 +34,7 @@ class _Asked(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class QuestionRoute:
-    """The handler of the path."""
+    """The handler of `PATH`."""
 
     def __init__(self, tables: TableRoutes, answerer: Answerer) -> None:
         self._tables = tables

@@ -1,4 +1,4 @@
-"""Routes of subscriptions: everything under `/v1/stream/__ds/`, mounted as a whole (R140 to R147)."""
+"""Routes of subscriptions: the mount `/v1/stream/__ds/`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PREFIXES = ("/v1/stream/__ds/", "/v1/streams/__ds/")
 LEASE_MS = 30_000
 LEASE_MS_MIN = 1_000
 LEASE_MS_MAX = 600_000
-LISTED = 100  # subscriptions in one page of the list
+LISTED = 100  # default page size of the list
 LISTED_MAX = 1000
 _ENCODER = msgspec.json.Encoder()
 
@@ -63,13 +63,13 @@ class _Ack(msgspec.Struct):
 
 class _WorkBody(msgspec.Struct):
     wake_id: str | None = None
-    generation: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None  # what the log can hold
+    generation: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None  # the range that the log can store
     acks: list[_Ack] | None = None
     done: bool | None = None
 
 
 class _Refused(Exception):
-    """Carries the answer."""
+    """An error that carries its response."""
 
     def __init__(self, answer: OperationResult) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class _Refused(Exception):
 
 
 class SubscriptionRoutes:
-    """`handle` is the mount for each of `PREFIXES`."""
+    """The handler of subscription requests, mounted at each of `PREFIXES`."""
 
     def __init__(self, subscriptions: Subscriptions) -> None:
         self._subscriptions = subscriptions
@@ -98,12 +98,12 @@ class SubscriptionRoutes:
 
     async def _operate(self, request: Request) -> OperationResult:
         operation = _operation(request)
-        if request.principal is not None and not isinstance(operation, Work):  # work proves itself by the token of the wake
+        if request.principal is not None and not isinstance(operation, Work):  # a `Work` request authenticates with the token of its wake
             await self._check(request.principal, operation)
         return await self._subscriptions.operate(operation)
 
     async def _list(self, request: Request) -> OperationResult:
-        """Not in the protocol: all subscriptions by id, in pages."""
+        """List all subscriptions by id, in pages. This is an extension of the protocol."""
         if request.method not in ("GET", "HEAD"):
             raise _Refused(_not_allowed("GET"))
         if request.principal is not None and not request.principal.may(Verb.SUBSCRIBE, ""):
@@ -112,7 +112,7 @@ class SubscriptionRoutes:
         return await self._subscriptions.listed(request.query.get("prefix", ""), request.query.get("after", ""), limit)
 
     async def _check(self, principal: Principal, operation: AnyOperation) -> None:
-        """Whether all that the subscription watches, or will, is the caller's to watch. Raises `_Refused`."""
+        """Check that the caller may watch every present and new stream of the subscription. Raises `_Refused`."""
         if principal.may(Verb.SUBSCRIBE, "") and not isinstance(operation, Put):
             return
         if isinstance(operation, Put):
@@ -127,7 +127,7 @@ class SubscriptionRoutes:
                 raise _forbidden(f"'subscribe' on all that the subscription watches, such as '{spelled_name(name)}'")
 
     async def _watched(self, key: str) -> list[str]:
-        """Names and prefixes of names that a subscription watches; none if there is none."""
+        """Return names and name prefixes that a subscription watches; empty for a missing subscription."""
         found: list[str] = []
         after = ""
         while True:
@@ -149,7 +149,7 @@ class SubscriptionRoutes:
 
 
 def _stem(pattern: str) -> list[str]:
-    """The prefix of all names that a pattern can match, as a list of one; none for no pattern."""
+    """Return the prefix of all names that a pattern can match, as a list of one; empty without a pattern."""
     if not pattern:
         return []
     segments = pattern.split("/")
@@ -163,7 +163,7 @@ def _forbidden(what: str) -> _Refused:
 
 
 def _operation(request: Request) -> AnyOperation:
-    """What the request asks. Raises `_Refused`."""
+    """Parse the request into an operation. Raises `_Refused`."""
     segments = request.segments
     if len(segments) < 2 or segments[0] != "subscriptions" or not segments[1]:
         raise _Refused(refuse(404, "SUBSCRIPTION_NOT_FOUND", "there is nothing at this path; subscriptions are at __ds/subscriptions/ID"))
@@ -193,7 +193,7 @@ def _base(request: Request, key: str) -> AnyOperation:
 
 
 def _limit(request: Request) -> int:
-    """`limit`; 0 where there is none. Raises `_Refused`."""
+    """Return the parameter `limit`; 0 if absent. Raises `_Refused`."""
     limit = request.query.get("limit", "0")
     if not (limit.isascii() and limit.isdigit() and len(limit) < 10):
         raise _invalid("limit is a whole number")
@@ -201,7 +201,8 @@ def _limit(request: Request) -> int:
 
 
 def _members(request: Request, key: str, path: tuple[str, ...]) -> AnyOperation:
-    """`path` may come as one segment with encoded slashes or as several: in subscription parameters %2F separates (F3)."""
+    """Return the operation that adds (POST) or removes (DELETE) links. `path` may be one segment with encoded slashes or several: %2F
+    separates in subscription parameters."""
     if path:
         _only(request, "DELETE")
         return Members(key, request.base_url, [], [_name("/".join(path))])
@@ -229,7 +230,7 @@ def _work(request: Request, key: str, verb: str) -> AnyOperation:
 
 
 def _acknowledged(ack: _Ack) -> str:
-    """A name that is none is no stream of the subscription either: the same answer."""
+    """Return the canonical name, or an invalid name unchanged: it gets the same response as a stream outside the subscription."""
     path = ack.stream if ack.stream is not None else ack.path or ""
     try:
         return canonical_name(path.strip("/"))
@@ -238,7 +239,7 @@ def _acknowledged(ack: _Ack) -> str:
 
 
 def _config(body: _PutBody) -> SubscriptionConfig:
-    """The normalised configuration. Raises `_Refused`."""
+    """Return the normalised configuration. Raises `_Refused`."""
     if body.type not in ("webhook", "pull-wake"):
         raise _invalid('type must be "webhook" or "pull-wake"')
     pull = body.type == "pull-wake"

@@ -1,6 +1,6 @@
-"""Routes of tables: users' (`/v1/tables…`, base port) and drivers' (`/v1/admin/tables/NAME/plan|commit|abandon`, admin port).
+"""Routes of tables: for users (`/v1/tables…`, base port) and drivers (`/v1/admin/tables/NAME/plan|commit|abandon`, admin port).
 
-The JSON is that of docs/formats/tables.md, section "Routes".
+The JSON is specified in docs/formats/tables.md, section "Routes".
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ class _Create(msgspec.Struct, forbid_unknown_fields=True):
 
 
 ReadObject = Callable[[str], Awaitable[bytes]]
-Answer = tuple[int, Any]  # status, and what becomes JSON (None: no body)
+Answer = tuple[int, Any]  # status and JSON value (None: no body)
 
 
 class TableRoutes:
-    """Handlers that know no sockets: (status, JSON value). Refusals are raised as `TableRefused`, and bodies that are no such thing as `Failure`."""
+    """The table handlers, independent of HTTP. They return (status, JSON value), or raise `TableRefused`, or `Failure` for an invalid
+    body."""
 
     def __init__(self, tables: Tables, store: StoreRef, now_ms: Any, read_object: ReadObject | None = None) -> None:
-        """`read_object` reads an object of the store by its key; without one tables have no schema to show."""
+        """Create the handlers. `read_object` reads an object of the store by its key; without it, schemas are unavailable."""
         self._tables = tables
         self._store = store
         self._now_ms = now_ms
         self._read_object = read_object
 
     async def user(self, request: Request) -> Answer:
-        """`GET /v1/tables`, `GET|PUT /v1/tables/NAME`, `GET /v1/tables/NAME/schema`; its segments are those after `/v1/tables`. A caller
-        sees the tables of streams that it may read."""
+        """Handle `GET /v1/tables`, `GET|PUT /v1/tables/NAME`, `GET /v1/tables/NAME/schema`; `segments` are those after `/v1/tables`. A
+        caller sees the tables whose streams it may read."""
         method, segments, principal = request.method, request.segments, request.principal
         if not segments and method == "GET":
             return 200, {"tables": [await self._described(table) for table in await self._visible(principal)]}
@@ -64,11 +65,11 @@ class TableRoutes:
         )
 
     async def references(self, principal: Principal | None) -> list[dict[str, Any]]:
-        """All tables that the caller may read, as those who read them need to know them."""
+        """Return references to all tables that the caller may read."""
         return [{**_ref(table), "store": self._store} for table in await self._visible(principal)]
 
     async def freshness(self, principal: Principal | None, wanted: Callable[[str], bool]) -> list[dict[str, Any]]:
-        """How far the tables whose names are wanted are behind their streams."""
+        """Return the lag of the wanted tables behind their streams."""
         shown = ("name", "records_behind", "behind_seconds")
         described = [await self._described(table) for table in await self._visible(principal) if wanted(table.name)]
         return [{key: table[key] for key in shown} for table in described]
@@ -77,13 +78,13 @@ class TableRoutes:
         return [table for table in await self._tables.all() if principal is None or principal.may(Verb.READ, table.prefix)]
 
     async def _columns(self, table: Table) -> list[dict[str, Any]]:
-        """Those of the last job; none before the first one."""
+        """Return the columns after the last job; empty before the first one."""
         if not table.main or self._read_object is None:
             return []
         return columns_of(await self._read_object(f"tables/{table.uid}/{table.main.partition(f'/tables/{table.uid}/')[2]}"))
 
     async def admin(self, request: Request) -> Answer:
-        """`POST /v1/admin/tables/NAME/plan|commit|abandon`; its segments are those after `/v1/admin/tables`."""
+        """Handle `POST /v1/admin/tables/NAME/plan|commit|abandon`; `segments` are those after `/v1/admin/tables`."""
         method, segments, body = request.method, request.segments, request.body
         if len(segments) != 2 or method != "POST":
             raise TableRefused(404, "NO_ROUTE", "drivers know POST /v1/admin/tables/NAME/plan, commit and abandon")
@@ -128,7 +129,7 @@ class TableRoutes:
         return {**plan, "more": job.more}
 
     async def _described(self, table: Table) -> dict[str, Any]:
-        """What users see: the pointers, and how far the table is behind its streams."""
+        """Return a table as users see it: its pointers and its lag behind the streams."""
         lag = await self._tables.lag(table)
         behind = max(0, self._now_ms() - lag.since_ms) / 1000 if lag.records else 0.0
         location = f"tables/{table.uid}"
@@ -148,7 +149,7 @@ class TableRoutes:
 
 
 def _check(principal: Principal | None, verb: str, prefix: str, *, spelled: bool = False) -> None:
-    """Whether the caller may do it with all streams under a prefix. Raises `TableRefused`."""
+    """Check that the caller has the permission on all streams under a prefix. Raises `TableRefused`."""
     try:
         canonical = canonical_prefix(prefix) if spelled else prefix
     except BadName as bad:
@@ -158,7 +159,7 @@ def _check(principal: Principal | None, verb: str, prefix: str, *, spelled: bool
 
 
 def _ref(table: Table) -> dict[str, Any]:
-    """The table as drivers know it (`TableRef` of docs/formats/tables.md)."""
+    """Return the table as drivers see it (`TableRef` of docs/formats/tables.md)."""
     return {
         "uid": str(table.uid),
         "name": table.name,

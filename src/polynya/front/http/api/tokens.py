@@ -1,6 +1,6 @@
-"""`/v1/admin/tokens` and `/v1/admin/jwts`: make, list and revoke tokens, and revoke JWTs, for holders of a token with `admin`.
+"""`/v1/admin/tokens` and `/v1/admin/jwts`: create, list and revoke tokens, and revoke JWTs, for tokens with `admin`.
 
-On this machine there is `polynya token`.
+`polynya token` does the same on the node's own machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NO_STORE = (("Cache-Control", "no-store"),)
 
 
 class Tokens(Protocol):
-    """Where tokens are changed. Raises `BadScope`, `NoToken`, `ConfigError`, and `Unavailable`."""
+    """The token operations. They raise `BadScope`, `NoToken`, `ConfigError` and `Unavailable`."""
 
     async def load(self) -> AtRest: ...
 
@@ -34,14 +34,14 @@ class Tokens(Protocol):
 
 
 class TokenRoutes:
-    """Proves its callers itself: also on loopback, where the rest of the admin port asks nobody, a token comes from a token."""
+    """The token handlers. They authenticate every caller, even on loopback, where the rest of the admin port needs no token."""
 
     def __init__(self, tokens: Tokens, access: Access | None) -> None:
         self._tokens = tokens
         self._access = access
 
     async def handle(self, request: Request) -> Response:
-        """The segments are those after `/v1/admin/tokens`. Raises `Failure` and `Unavailable`."""
+        """Handle a request about tokens; the segments are those after `/v1/admin/tokens`. Raises `Failure` and `Unavailable`."""
         self.admin_of(request)
         method, segments = request.method, request.segments
         try:
@@ -63,7 +63,7 @@ class TokenRoutes:
         raise Failure("METHOD_NOT_ALLOWED", "tokens know GET and POST /v1/admin/tokens, and DELETE /v1/admin/tokens/ID")
 
     async def handle_jwts(self, request: Request) -> Response:
-        """Those that are revoked; the segments are those after `/v1/admin/jwts`. Raises `Failure` and `Unavailable`."""
+        """List revoked JWTs or revoke one; the segments are those after `/v1/admin/jwts`. Raises `Failure` and `Unavailable`."""
         self.admin_of(request)
         if request.segments or request.method not in ("GET", "POST"):
             raise Failure("METHOD_NOT_ALLOWED", "revoked JWTs know GET and POST /v1/admin/jwts")
@@ -81,7 +81,7 @@ class TokenRoutes:
         return _json(200, {"revoked": entry})
 
     def admin_of(self, request: Request) -> Principal:
-        """Who asks, if that is an admin. Raises `Failure`."""
+        """Return the caller if it is an admin. Raises `Failure`."""
         if self._access is None:
             raise Failure(
                 "FORBIDDEN", "requests need no tokens here: set auth.required, or make tokens with 'polynya token' on the machine"
@@ -108,13 +108,13 @@ class TokenRoutes:
         return _json(201, {"token": {**shown(record), "secret": text}})
 
     def _changed(self) -> None:
-        """This core knows at once, the others a quarter of a second later."""
+        """Refresh this core at once; the other cores follow within a quarter of a second."""
         if self._access is not None:
             self._access.reload()
 
 
 def shown(record: TokenRecord) -> dict[str, Any]:
-    """A token as it is listed: all but its hash."""
+    """Return a token as it is listed: without its hash."""
     return {
         "id": record.id,
         "name": record.name,
@@ -128,7 +128,7 @@ def shown(record: TokenRecord) -> dict[str, Any]:
 
 
 def shown_jwts(found: AtRest) -> list[RevokedJwt]:
-    """The revocations in force."""
+    """Return the revocations in force."""
     return [entry for entry in found.revoked_jwts if entry.expires_ms > _now_ms()]
 
 

@@ -1,6 +1,6 @@
-"""The entrance: what a request asks for, as a verb and a name, and whether its sender may have it now.
+"""Authorization: map each request to a verb and a name, and check the caller's permission and limits.
 
-Everything that is not named here is for admins alone, so that a route that somebody adds is closed until its rule is written down.
+Paths that are not listed here need `admin`, so a new route is closed until it gets a rule.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from polynya.front.http.server import HttpFront
 
 Audit = Callable[[str, str, str, str, str, str], None]
-"""(act, target, principal's id and name, address, outcome, request id)."""
+"""Audit callback: (operation, target, principal's id and name, address, outcome, request id)."""
 
 _ANYBODY = frozenset(
     (
@@ -41,19 +41,20 @@ _ANYBODY = frozenset(
         "/v1/streams/__ds/jwks.json",
     )
 )
-_MORE_WITH_TOKEN = frozenset(("/v1/cluster/health",))  # answered to anybody; a token shows more
-_ANYBODY_BELOW = "/console/"  # a page without data: what it shows it asks for with its reader's token
+_MORE_WITH_TOKEN = frozenset(("/v1/cluster/health",))  # public, with more details for an authenticated caller
+_ANYBODY_BELOW = "/console/"  # pages without data, which they request with the user's token
 _SUBSCRIPTIONS = ("/v1/stream/__ds/", "/v1/streams/__ds/")
-_WORK = ("/callback", "/ack", "/release")  # these prove themselves by the token of the wake
+_WORK = ("/callback", "/ack", "/release")  # authenticated by the token of the wake
 _STREAM = {"GET": Verb.READ, "HEAD": Verb.READ, "POST": Verb.APPEND, "PUT": Verb.CREATE, "DELETE": Verb.DELETE}
-_ACTS = {RouteKind.STREAM: "stream.delete", RouteKind.RETENTION: "stream.retention"}  # of admins, as the audit log names them …
-_HARMLESS = {RouteKind.STREAM: ("GET", "HEAD", "POST", "PUT", "PATCH"), RouteKind.RETENTION: ("GET", "HEAD")}  # … but for these methods
+_ACTS = {RouteKind.STREAM: "stream.delete", RouteKind.RETENTION: "stream.retention"}  # audit names of admin operations …
+_HARMLESS = {RouteKind.STREAM: ("GET", "HEAD", "POST", "PUT", "PATCH"), RouteKind.RETENTION: ("GET", "HEAD")}  # … except with these methods
 _CHALLENGE = (("WWW-Authenticate", "Bearer"),)
 _CHALLENGE_AGAIN = (("WWW-Authenticate", 'Bearer error="invalid_token"'),)
 
 
 class Authorizer:
-    """One per front. `admin_only`: everything but the health of the node is for admins, as on the admin port. `cores` share the quotas."""
+    """The authorizer of one front. `admin_only`: everything but the node's health needs `admin`, as on the admin port. `cores` share the
+    quotas."""
 
     def __init__(self, access: Access, *, audit: Audit, admin_only: bool = False, cores: int = 1) -> None:
         self._access = access
@@ -64,7 +65,8 @@ class Authorizer:
     # --- requests --------------------------------------------------------------------------------------------------------------
 
     def admit(self, front: HttpFront, exchange: Exchange) -> bool:
-        """Whether the request goes on to its route now. False: it will be answered, or dispatched, later. Raises `Failure`."""
+        """Authorize a request. Return True to dispatch it now; False if it gets its response, or is dispatched, later. Raises
+        `Failure`."""
         connection = exchange.connection
         connection.admitted = False
         method, path = exchange.head.method, exchange.route.path
@@ -93,7 +95,7 @@ class Authorizer:
         return True
 
     def welcomes(self, head: Head) -> bool:
-        """Before a large body is read: whether its sender is known at all."""
+        """Report whether the credentials are valid, before a large body is read."""
         path = head.target.partition("?")[0]
         if is_open(path):
             return True
@@ -107,7 +109,7 @@ class Authorizer:
         return True
 
     def answered(self, exchange: Exchange, status: int, size: int) -> None:
-        """Count an answer's bytes, and note what an admin did."""
+        """Charge the caller for the response, and audit admin operations."""
         principal = exchange.principal
         assert principal is not None
         if principal.meter is not None:
@@ -119,7 +121,7 @@ class Authorizer:
             self._audit(act, spelled_name(exchange.route.name), who, exchange.connection.remote, str(status), request_id)
 
     def _recognize(self, front: HttpFront, exchange: Exchange) -> bool:
-        """Note who asks where a token is not needed; one that proves nothing is as good as none. False: the answer waits for new keys."""
+        """Set the principal of a request to a public path; invalid credentials count as none. Return False if it waits for new keys."""
         try:
             exchange.principal = self._access.identify(_bearer(exchange.head))
         except KeysUnknown:
@@ -131,7 +133,7 @@ class Authorizer:
 
     async def _ask_again(self, front: HttpFront, exchange: Exchange) -> None:
         await self._access.refresh()
-        if exchange.connection.transport is not None:  # nobody tells any more that it is gone
+        if exchange.connection.transport is not None:  # closed meanwhile; no task watches for that here
             front.handle(exchange)
 
     async def _create(self, front: HttpFront, exchange: Exchange, principal: Principal) -> None:
@@ -141,10 +143,10 @@ class Authorizer:
             self._access.counters.limited += 1
             exchange.fail("STREAM_QUOTA")
 
-    # --- who -------------------------------------------------------------------------------------------------------------------
+    # --- authentication --------------------------------------------------------------------------------------------------------
 
     def _credential(self, exchange: Exchange) -> str:
-        """Raises `Failure`."""
+        """Return the request's token. Raises `Failure`."""
         if "authorization" not in exchange.head.headers and "access_token" in exchange.query:
             if exchange.query.get("live") != "sse" or exchange.head.method != "GET":
                 raise Failure("TOKEN_IN_URL", headers=_CHALLENGE)
@@ -156,7 +158,8 @@ class Authorizer:
             raise
 
     def _check_url_token(self, exchange: Exchange, principal: Principal) -> None:
-        """A browser's `EventSource` can send no header; what it puts into a URL must soon be worthless."""
+        """Check a token in a URL, which an `EventSource` needs because it sends no headers. Such a token must expire soon. Raises
+        `Failure`."""
         if "authorization" in exchange.head.headers:
             return
         left = _FOREVER_MS if principal.expires_ms is None else principal.expires_ms - self._access.wall_ms()
@@ -164,7 +167,7 @@ class Authorizer:
             raise Failure("TOKEN_IN_URL", headers=_CHALLENGE)
 
     def _bind(self, connection: Connection, principal: Principal, exchange: Exchange) -> None:
-        """The connection is this principal's from here on. Raises `Failure` when it has too many."""
+        """Bind the connection to the principal. Raises `Failure` when the principal has too many connections."""
         if connection.principal is principal:
             return
         meter, most = principal.meter, principal.limits.connections
@@ -179,17 +182,17 @@ class Authorizer:
             connection.meter = meter if any(meter.rates) else None
 
     def release(self, connection: Connection) -> None:
-        """It is gone, or another's."""
+        """Unbind a connection that is closed or has a new principal."""
         known, connection.principal = connection.principal, None
         connection.meter = None
         connection.forget_repeat()
         if known is not None and known.meter is not None:
             known.meter.connections -= 1
 
-    # --- what ------------------------------------------------------------------------------------------------------------------
+    # --- permissions -----------------------------------------------------------------------------------------------------------
 
     def _check_grants(self, front: HttpFront, exchange: Exchange, principal: Principal) -> None:
-        """Raises `Failure`."""
+        """Check the caller's permission. Raises `Failure`."""
         verb, name = self._asked(exchange)
         if verb and not (principal.may_somewhere(verb) if name is None else principal.may(verb, name)):
             self._refuse(verb, "" if name is None else f" on {spelled_name(name)}")
@@ -204,7 +207,7 @@ class Authorizer:
         raise Failure("FORBIDDEN", f"the token does not allow '{verb}'{where}")
 
     def _asked(self, exchange: Exchange) -> tuple[str, str | None]:
-        """The verb, and the canonical name or prefix; None: the route asks for the names that it meets. No verb: any token will do."""
+        """Return the verb, and the canonical name or prefix. None: the route checks names itself. An empty verb: any token will do."""
         route, method = exchange.route, exchange.head.method
         if self._admin_only:
             return (Verb.METRICS if route.path == "/metrics" else Verb.ADMIN), None
@@ -220,14 +223,14 @@ class Authorizer:
 
 
 def is_open(path: str) -> bool:
-    """Whether anybody may ask: for health, for the public keys, and with the token of a wake, which its route checks."""
+    """Report whether a path is public: health, public keys, and requests with the token of a wake, which their route checks."""
     if path in _ANYBODY or path.startswith(_ANYBODY_BELOW):
         return True
     return path.startswith(_SUBSCRIPTIONS) and path.endswith(_WORK)
 
 
 def _is_paced(exchange: Exchange) -> bool:
-    """A live reader is slowed down, not refused, which a browser's `EventSource` would take for the end."""
+    """Report whether to slow the caller down instead of refusing it: an `EventSource` would take an error as the end."""
     return exchange.route.kind == RouteKind.STREAM and exchange.head.method == "GET" and exchange.query.get("live") == "sse"
 
 
@@ -249,7 +252,7 @@ def _asked_of_handler(route: Route, method: str) -> tuple[str, str | None]:
 
 
 def _bearer(head: Head) -> str:
-    """Raises `Failure`."""
+    """Return the bearer token. Raises `Failure`."""
     text = head.headers.get("authorization", "")
     scheme, _, credential = text.partition(" ")
     if scheme.lower() != "bearer" or not credential.strip():
@@ -258,7 +261,7 @@ def _bearer(head: Head) -> str:
 
 
 def _shares_meter(connection: Connection, principal: Principal) -> bool:
-    """Whether the connection is counted for the same caller already."""
+    """Report whether the connection counts for the same caller already."""
     return connection.principal is not None and connection.principal.meter is principal.meter
 
 

@@ -1,1 +1,1 @@
-"""HTTP as bytes: exchanges, responses, errors, CORS, the router and the template of repeated appends."""
+"""HTTP framing: exchanges, responses, errors, CORS, the router and the template of repeated appends."""

@@ -1,6 +1,6 @@
-"""Decide which web pages may read answers (the Fetch standard's CORS protocol), and which may send requests that change something.
+"""Decide which web pages may read responses (the Fetch standard's CORS protocol), and which may send requests with side effects.
 
-CORS alone only hides answers: a browser still sends a foreign page's `POST`. So the node refuses such requests by their `Origin`.
+CORS alone only hides responses: a browser still sends a foreign page's `POST`. So the node rejects such requests by their `Origin`.
 Access to private networks (`Access-Control-Allow-Private-Network`) is never granted.
 """
 
@@ -21,7 +21,8 @@ _VARY = b"Vary: Origin\r\n"
 
 
 class Cors:
-    """`origins` as browsers send them, `https://app.example.com`. `*` among them is any origin, `local` those whose host `hosts` knows."""
+    """The allowed origins, spelled as browsers send them: `https://app.example.com`. `*` allows any origin, `local` those whose host
+    `hosts` knows."""
 
     def __init__(self, origins: Iterable[str] = (ANY,), hosts: Hosts | None = None) -> None:
         known = tuple(origins)
@@ -31,7 +32,8 @@ class Cors:
         self._varies = bool(known)
 
     def lines(self, origin: str | None, host: str | None) -> bytes:
-        """The header lines of an answer to a page of `origin` that asked for `host`. An answer that depends on the origin says so to caches."""
+        """Return the CORS header lines for a page of `origin` that requested `host`. `Vary` tells caches that the response depends on the
+        origin."""
         if self._any:
             return CORS
         if origin is None or not self._allows(origin, host):
@@ -39,7 +41,7 @@ class Cors:
         return b"Access-Control-Allow-Origin: %b\r\n" % origin.encode("latin-1") + _EXPOSE + _VARY
 
     def check(self, head: Head) -> None:
-        """Raises `Failure` when a page of another origin asks for more than to read."""
+        """Raise `Failure` when a page of another origin requests more than a read."""
         origin = head.headers.get("origin")
         if origin is None or head.method in SAFE_METHODS:
             return
@@ -57,12 +59,13 @@ class Cors:
 
 
 def is_same_site(origin: str, host: str | None) -> bool:
-    """Whether the page was served under the very host and port that it asks."""
+    """Report whether the page comes from the host and port that it requests."""
     return bool(host) and origin_place(origin) == (host or "").lower()
 
 
 def _is_local(origin: str, host: str | None, hosts: Hosts) -> bool:
-    """A host that is the node's own. Anybody can serve a page at an IP address, so one counts only if the node was asked by it too."""
+    """Report whether the origin's host is this node. Any page can come from an IP address, so an IP address must equal the requested
+    one."""
     place = origin_place(origin)
     found = bare_host(place) if place else ""
     if not found:

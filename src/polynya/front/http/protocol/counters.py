@@ -1,4 +1,4 @@
-"""What the front counts: plain numbers, read at scrape time."""
+"""Counters of the front: plain numbers, read at scrape time."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ class HttpCounters:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.appends = 0  # stream POSTs, whatever became of them
+        self.appends = 0  # stream POSTs, successful or not
         self.bytes_in = 0  # of append bodies
         self.connections_opened = 0
         self.connections_refused = 0
         self.live_opened = 0  # SSE subscriptions
-        self.live_cut = 0  # of them, ended because the reader was slow
+        self.live_cut = 0  # of those, ended because the reader was slow
         self.long_polls = 0
-        self.stalled = 0  # connections cut because the client took nothing of an answer
+        self.stalled = 0  # connections closed because the client stopped reading
         self.timeouts = 0
         self.statuses: dict[int, int] = defaultdict(int)
 
     def refuse_handshake(self) -> None:
-        """One had to make room for a younger one."""
+        """Count a handshake that was dropped for a newer one."""
         self.connections_refused += 1

@@ -1,7 +1,8 @@
-"""Every error code that HTTP answers: status, what became of the request, meaning. The docs page of errors is generated from here.
+"""Error codes of HTTP: status, outcome of the request, message. The error page of the documentation is generated from here.
 
-The body is `{"error": {"code", "message", "request_id"}}`, and the header `Stream-Outcome` says `refused` (certainly nothing was
-applied) or `unknown` (it may have been: repeat it with the same producer sequence, or read back). An answer with neither was applied.
+The body is `{"error": {"code", "message", "request_id"}}`. The header `Stream-Outcome` is `refused` (nothing was applied) or `unknown`
+(it may have been applied). After `unknown`, retry with the same producer sequence, or read back. A response without the header was
+applied.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ UNKNOWN = "unknown"
 
 
 class ErrorCode(msgspec.Struct, frozen=True):
-    """One row of the table. `retry_after`: seconds to wait before trying again; None when trying again cannot help."""
+    """An error code. `retry_after`: seconds to wait before a retry; None when a retry cannot help."""
 
     code: str
     status: int
@@ -154,7 +155,7 @@ REFUSALS: dict[int, str] = {
 
 
 class Failure(Exception):
-    """Raised by a route: answer with this code. `headers` are added; `message` is the code's own unless given."""
+    """An error response raised by a route. `headers` are added; an empty `message` means the default of the code."""
 
     def __init__(self, code: str, message: str = "", headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(message or ERRORS[code].message)
@@ -164,5 +165,5 @@ class Failure(Exception):
 
 
 def error_body(code: str, message: str, request_id: str) -> bytes:
-    """The one shape of all errors, on one line."""
+    """Return the JSON body of an error, on one line."""
     return msgspec.json.encode({"error": {"code": code, "message": message, "request_id": request_id}})

@@ -1,4 +1,4 @@
-"""One request and its one answer."""
+"""One request and its response."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("polynya.http")
 
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._:=/+-]{1,128}", re.ASCII)  # of a client's own, echoed
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:=/+-]{1,128}", re.ASCII)  # accepted from a client and echoed
 
 _JOINED_BYTES_MAX = 64 * 1024
 Headers = list[tuple[str, str]]
 
 
 class Exchange:
-    """Answered exactly once, by `answer` or `fail`, at any later time; an answer after the connection is gone goes nowhere."""
+    """A request that gets exactly one response, now or later, by `answer` or `fail`. After the connection is lost, the response is
+    dropped."""
 
     __slots__ = ("body", "connection", "head", "keep_alive", "number", "principal", "query", "request_id", "route")
 
@@ -47,7 +48,7 @@ class Exchange:
         self.head = head
         self.body = body
         self.keep_alive = head.keep_alive
-        self.principal: Principal | None = None  # who asks, once that is proven
+        self.principal: Principal | None = None  # the authenticated caller
         self.request_id = ""
         if "x-request-id" in head.headers and _REQUEST_ID.fullmatch(head.headers["x-request-id"]):
             self.request_id = head.headers["x-request-id"]
@@ -56,7 +57,7 @@ class Exchange:
 
     @property
     def plain(self) -> bool:
-        """Whether the answer needs none of the headers that only some clients need."""
+        """Report whether the response needs no optional headers."""
         head = self.head
         return self.keep_alive and not self.request_id and head.minor == 1 and "origin" not in head.headers
 
@@ -69,12 +70,12 @@ class Exchange:
 
     @property
     def shown_target(self) -> str:
-        """The target as it may be logged: without a token."""
+        """The target without a token, for logs."""
         path, _, query = self.head.target.partition("?")
         return f"{path}?…" if "access_token" in query else self.head.target
 
     def send(self, data: bytes) -> None:
-        """A complete answer, already encoded."""
+        """Send a complete, encoded response."""
         self.connection.send(self.number, data, close=not self.keep_alive)
 
     def answer(self, status: int, headers: Headers, body: bytes = b"") -> None:
@@ -89,7 +90,7 @@ class Exchange:
             self.send(lines + b"Content-Length: %d\r\n\r\n" % len(body) + body)
 
     def answer_page(self, status: int, headers: Headers, parts: list[bytes | memoryview]) -> None:
-        """`answer` with a body that is copied together only when it is small."""
+        """Respond like `answer`, but copy the parts together only when they are small."""
         size = sum(map(len, parts))
         if size <= _JOINED_BYTES_MAX or self.head.method == "HEAD":
             self.answer(status, headers, b"".join(parts))
@@ -102,7 +103,7 @@ class Exchange:
         self.connection.send(self.number, lines, close=not self.keep_alive, body=parts)
 
     def head_lines(self, status: int, headers: Headers) -> bytes:
-        """The status line and all headers but the length."""
+        """Return the status line and all headers but Content-Length."""
         if self.principal is not None:
             headers = _for_one(headers)
         parts = [STATUS_LINES[status], header_lines(headers), COMMON]
@@ -119,13 +120,13 @@ class Exchange:
         return b"".join(parts)
 
     def _owner(self) -> str:
-        """The URL of the node that this had better be asked of."""
-        route = getattr(self, "route", None)  # it may have failed before it had one
+        """Return the URL of the node that serves the stream best; "" for this one."""
+        route = getattr(self, "route", None)  # the failure may precede routing
         hint = self.connection.front.service.hint
         return hint(route.name) if hint is not None and route is not None and route.kind in (RouteKind.STREAM, RouteKind.RETENTION) else ""
 
     def fail(self, code: str, message: str = "", headers: Headers | None = None) -> None:
-        """Answer with an error of the table."""
+        """Respond with an error of the table."""
         error = ERRORS[code]
         lines = [("Content-Type", "application/json"), ("Cache-Control", "no-store"), ("Stream-Outcome", error.outcome)]
         own = headers or []
@@ -139,7 +140,7 @@ class Exchange:
         return error_body(code, message or ERRORS[code].message, self.request_id)
 
     def complete_error(self, body: bytes) -> bytes:
-        """The error that a handler or a mount answers, with the request's id, as all have it."""
+        """Add the request id to the error body of a handler or mount."""
         answer = msgspec.json.decode(body)
         self.request_id = self.request_id or self.connection.front.new_request_id()
         answer["error"].setdefault("message", "")
@@ -147,7 +148,7 @@ class Exchange:
         return msgspec.json.encode(answer)
 
     def fault(self, error: BaseException) -> None:
-        """Answer for what was raised, or given as the outcome of a proposal."""
+        """Respond to an exception, or to the failure of a proposal."""
         if isinstance(error, Failure):
             self.fail(error.code, error.message, list(error.headers))
         elif isinstance(error, Unavailable):
@@ -165,8 +166,8 @@ class Exchange:
             log.error("request failed", exc_info=error, extra={"request_id": self.request_id, "target": self.shown_target})
 
     def spawn(self, work: Coroutine[Any, Any, None], *, waits: bool = False, long: bool = False) -> None:
-        """Run what may block. `waits`: it changes nothing, so it is cancelled when the client goes. `long`: and a client that sends nothing more is
-        taken to be gone, as nobody knows when there will be something to tell it."""
+        """Run work that may block. `waits`: it has no side effects, so it is cancelled when the client disconnects. `long`: an EOF of the
+        client cancels it too, since the wait may never end."""
         task = self.connection.front.spawn(self._guarded(work))
         if waits:
             self.connection.waiting_task, self.connection.waits_long = task, long
@@ -182,7 +183,7 @@ class Exchange:
 
 
 def _for_one(headers: Headers) -> Headers:
-    """What a token was needed for must not be given to others by a cache, which `public` would allow (RFC 9111 3.5)."""
+    """Replace `public` in Cache-Control: a cache must not share a response that needed a token (RFC 9111 3.5)."""
     found: Headers = []
     for name, value in headers:
         if name == "Cache-Control" and value.startswith("public"):

@@ -1,4 +1,4 @@
-"""What others may hang into the front: whole requests in, whole responses out."""
+"""Interface for handlers outside the front: complete requests in, complete responses out."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from polynya.access import Principal
 
 
 class Request(msgspec.Struct, gc=False):
-    """A complete request, as a handler or a mount gets it."""
+    """A complete request, as handlers and mounts get it."""
 
     method: str
-    path: str  # as it came, without the query
-    segments: tuple[str, ...]  # below the mount's prefix, each percent-decoded by itself; () at a handler's exact path
+    path: str  # as received, without the query
+    segments: tuple[str, ...]  # below the mount's prefix, each percent-decoded; () for a handler's exact path
     query: dict[str, str]
     headers: dict[str, str]  # names in lower case
     body: bytes
     base_url: str  # "http://host:port", as the client spelled the host
-    principal: Principal | None = None  # who asks, where access is controlled
-    remote: str = ""  # the address it comes from
+    principal: Principal | None = None  # the caller, with access control
+    remote: str = ""  # the peer's address
     request_id: str = ""
 
 
 class Response(msgspec.Struct, gc=False):
-    """`headers` must hold neither lengths nor connection options; the front adds those and the ones that every answer has."""
+    """A response. `headers` must omit lengths and connection options; the front adds those and the common headers."""
 
     status: int = 200
     body: bytes = b""
@@ -34,7 +34,8 @@ class Response(msgspec.Struct, gc=False):
 
 
 READS_BY_POST = frozenset(["/v1/sql"])
-"""Paths whose handlers change nothing, so that they are cancelled when the client goes."""
+"""Paths whose handlers have no side effects, so that a disconnect of the client cancels them."""
 
 Handler = Callable[[Request], Awaitable[Response]]
-"""May raise `polynya.front.http.protocol.errors.Failure`, or `Unavailable` and `OutcomeUnknown`; anything else is answered with 500 and logged."""
+"""A handler. It may raise `polynya.front.http.protocol.errors.Failure`, `Unavailable` or `OutcomeUnknown`; other errors are logged and
+become 500."""

@@ -1,7 +1,7 @@
-"""Check the `Host` of requests, where no token keeps strangers out.
+"""Check the `Host` of requests on a node without access control.
 
-A web page can give its own host name the address of this node (DNS rebinding). To the browser the node is then part of that page's site.
-Such requests carry the page's host name in `Host`, so a node without access control answers only to names that are its own.
+A web page can point its own host name at this node's address (DNS rebinding). To the browser the node is then part of that page's site.
+Such requests carry the page's host name in `Host`, so the node accepts only its own names.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from polynya.wire.hosts import address_of, bare_host, is_this_machine
 from polynya.wire.http1 import Head
 
 ANY = "*"
-SHOWN_CHARACTERS_MAX = 100  # of what a client sent, in the answer to it
-_EXEMPT = frozenset(("/livez", "/readyz"))  # for probes, which name the node as they please
+SHOWN_CHARACTERS_MAX = 100  # of client input echoed in an error
+_EXEMPT = frozenset(("/livez", "/readyz"))  # probes may use any name for the node
 
 
 class Hosts:
-    """`allowed`: host names, `*` for any. `nodes` returns the bare hosts of the cluster's nodes at this moment."""
+    """The accepted hosts. `allowed`: host names, `*` for any. `nodes` returns the present hosts of the cluster's nodes, without ports."""
 
     def __init__(self, allowed: Iterable[str] = (ANY,), nodes: Callable[[], Collection[str]] = tuple) -> None:
         known = tuple(allowed)
@@ -27,12 +27,14 @@ class Hosts:
         self._nodes = nodes
 
     def check(self, head: Head) -> bool:
-        """Raises `Failure` when the node does not answer to the request's Host. False: it answers this path alone."""
+        """Raise `Failure` when the node does not serve the request's Host. Return False if it serves only this path to it."""
         value = head.headers.get("host")
         if value is None or self._any:  # HTTP/1.0; browsers always send it
             return True
         host = bare_host(value)
-        if host and (address_of(host) is not None or self.is_own(host)):  # no page can be at an address that is not its own
+        if host and (
+            address_of(host) is not None or self.is_own(host)
+        ):  # no page has an address as its host name unless it comes from there
             return True
         if head.target.partition("?")[0] in _EXEMPT:
             return False
@@ -42,5 +44,5 @@ class Hosts:
         )
 
     def is_own(self, host: str) -> bool:
-        """Whether a bare host is this machine, a node of the cluster, or allowed by the settings."""
+        """Report whether a host is this machine, a node of the cluster, or allowed by the settings."""
         return self._any or is_this_machine(host) or host in self._named or host in self._nodes()

@@ -1,4 +1,4 @@
-"""JSON bodies of requests, as the shapes that routes take."""
+"""Decode JSON bodies of requests into typed structs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Shape = TypeVar("Shape")
 
 
 def read_json(body: bytes, shape: type[Shape]) -> Shape:
-    """Raises `Failure`, also for what is no UTF-8 and for what is nested too deeply."""
+    """Decode a body. Raises `Failure`, also for invalid UTF-8 and for too deep nesting."""
     try:
         return msgspec.json.decode(body, type=shape)
     except RecursionError:

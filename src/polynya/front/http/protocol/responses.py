@@ -1,4 +1,4 @@
-"""Response bytes: status line, the headers that every answer has, and the caller's own."""
+"""Encode responses: status line, common headers, and the caller's own headers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PREFLIGHT = (
     "Access-Control-Max-Age: 86400\r\n"
 ).encode()
 CLOSE = b"Connection: close\r\n"
-KEEP_ALIVE = b"Connection: keep-alive\r\n"  # said to HTTP/1.0 clients alone
+KEEP_ALIVE = b"Connection: keep-alive\r\n"  # only for HTTP/1.0 clients
 
 CACHE_PAGE = "public, max-age=60, stale-while-revalidate=300"
 CACHE_LONG_POLL = "public, max-age=20"
@@ -37,7 +37,7 @@ NO_STORE = "no-store"
 
 
 def header_lines(headers: Iterable[tuple[str, str]]) -> bytes:
-    """Latin-1 as on the way in. Values come from checked input or from ourselves; a line end in one would be a defect."""
+    """Encode headers as Latin-1, like the parser. Values come from validated input or from this server; a line end in one is a bug."""
     text = "".join([f"{name}: {value}\r\n" for name, value in headers])
     assert text.count("\n") == text.count("\r\n") == text.count("\r")
     return text.encode("latin-1", "replace")
@@ -45,7 +45,7 @@ def header_lines(headers: Iterable[tuple[str, str]]) -> bytes:
 
 @lru_cache(maxsize=256)
 def owner_line(url: str) -> bytes:
-    """Tells a smart client which node to ask the next time."""
+    """Return the header that names the node to send the next request to."""
     return f"Stream-Owner: {url}\r\n".encode("latin-1")
 
 
@@ -54,9 +54,9 @@ def has_body(status: int) -> bool:
 
 
 def etag_of(facts: Facts, begin: tuple[int, int], end: tuple[int, int], *, variant: str = "") -> str:
-    """Strong: a stream's bytes between two offsets never change in one life of it. Whether they reach its tail (`:t`), or its end (`:c`),
-    is part of the tag: a kept answer that says so is not renewed after more was appended. What reaches a tail that may be none any more
-    does not say so. `variant` is the rendering."""
+    """Return a strong ETag: the bytes of a stream incarnation between two offsets never change. The tag includes whether they reach the
+    tail (`:t`) or the end (`:c`). So a cached claim to reach the tail expires with the next append. A replica that may lack acknowledged
+    records makes no such claim. `variant` is the rendering."""
     text = f"{facts.uid:x}.{facts.history:x}-{format_token(*begin)}-{format_token(*end)}{variant}"
     if end == (facts.record, facts.byte) and (facts.known or facts.closed):
         text += ":c" if facts.closed else ":t"

@@ -1,4 +1,4 @@
-"""What a request target means: a stream on either spelling, a bucket, the list, a handler's exact path, or a mount (F3)."""
+"""Resolve a request target: a stream (with either kind of URL), bucket, stream list, handler path or mount."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STREAM_PREFIXES = ("/v1/stream/", "/v1/streams/")
 
 
 class RouteKind:
-    """What a route is; plain numbers, as a table is indexed by them for every request."""
+    """The kinds of routes. They are plain numbers because each request uses one as a table index."""
 
     STREAM = 1
     BUCKET = 2
@@ -29,14 +29,14 @@ class RouteKind:
 class Route(msgspec.Struct, frozen=True, gc=False):
     kind: int
     path: str
-    name: str = ""  # canonical, of a stream; the bucket's
-    bare_offsets: bool = False  # Ursula's spelling: an offset may be a byte position
+    name: str = ""  # canonical name of a stream; name of a bucket
+    bare_offsets: bool = False  # Ursula's URLs: an offset may be a byte position
     handler: Handler | None = None
     segments: tuple[str, ...] = ()
 
 
 class Router:
-    """Resolves targets; keeps the routes of the streams' paths, bounded."""
+    """The resolver of targets, with a bounded cache of stream routes."""
 
     def __init__(self, handlers: Mapping[str, Handler], mounts: Mapping[str, Handler], *, streams: bool = True) -> None:
         self._streams = streams
@@ -45,7 +45,7 @@ class Router:
         self._known: dict[str, Route] = {}
 
     def resolve(self, target: str) -> tuple[Route, dict[str, str]]:
-        """The route and the query's parameters. Raises `Failure`."""
+        """Return the route and the query parameters. Raises `Failure`."""
         route = self._known.get(target)
         if route is not None:
             return route, {}
@@ -58,7 +58,7 @@ class Router:
             raise Failure("INVALID_NAME", str(bad)) from None
 
     def known(self, target: str) -> Route | None:
-        """The route of a target without a query that was resolved before."""
+        """Return the cached route of a target without a query."""
         return self._known.get(target)
 
     def _resolve(self, path: str) -> Route:
@@ -93,7 +93,7 @@ class Router:
         return Route(RouteKind.STREAM, path, canonical_name(decoded), bare_offsets=True)
 
     def _retention(self, path: str) -> Route | None:
-        """`STREAM/retention` and `STREAM/retention/OFFSET`, on either spelling of the stream; None for what is neither."""
+        """Resolve `STREAM/retention` and `STREAM/retention/OFFSET`, with either kind of URL; None for other paths."""
         stem, found, tail = path.rpartition("/retention")
         if not found or stem + "/" in ("/", *_STREAM_PREFIXES) or (tail and tail[0] != "/"):
             return None
@@ -104,7 +104,7 @@ class Router:
         return Route(RouteKind.RETENTION, path, stream.name, bare_offsets=stream.bare_offsets, segments=segments)
 
     def stream_of(self, path: str) -> str:
-        """The canonical name that a path names, as `Stream-Forked-From` spells it. Raises `Failure`."""
+        """Return the canonical name of the stream at a path, as in `Stream-Forked-From`. Raises `Failure`."""
         try:
             if not path.startswith("/") or "?" in path:
                 raise BadTarget("Stream-Forked-From must be the path of a stream, such as /v1/stream/source")

@@ -1,4 +1,4 @@
-"""Numbers that an operator may set for the HTTP front."""
+"""Limits and settings of the HTTP front."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import msgspec
 
 from polynya.base.limits import CONNECTIONS_PER_CORE_MAX, LONG_POLL_SECONDS_DEFAULT, MIB, SSE_KEEPALIVE_SECONDS, SSE_RECYCLE_SECONDS
 
-BODY_BYTES_PER_CORE = 256 * MIB  # request bodies that have not all arrived; over it large ones get 503
-HEAD_SECONDS = 20  # for a request line and headers to arrive
-HANDSHAKE_SECONDS = 10  # of TLS
-HANDSHAKES_MAX = 512  # at a time, and no more than one in four of the connections that there may be; over it the oldest goes
-BODY_SECONDS = 30  # for a body to arrive, and a second more for each …
-BODY_BYTES_PER_SECOND = 16 * 1024  # … so many bytes that did
-IDLE_SECONDS = 75  # between requests of a connection
-STALL_SECONDS = 30  # without the client taking anything of an answer; the kernel's buffers make this coarse
-LINGER_SECONDS = 10  # for what is still coming after the last answer
+BODY_BYTES_PER_CORE = 256 * MIB  # partially received request bodies; beyond it large ones get 503
+HEAD_SECONDS = 20  # timeout for the request line and headers
+HANDSHAKE_SECONDS = 10  # timeout of TLS handshakes
+HANDSHAKES_MAX = 512  # concurrent, and at most a quarter of the allowed connections; beyond it the oldest is dropped
+BODY_SECONDS = 30  # timeout for a body, plus one second per …
+BODY_BYTES_PER_SECOND = 16 * 1024  # … this many received bytes
+IDLE_SECONDS = 75  # timeout between requests of a connection
+STALL_SECONDS = 30  # timeout while the client reads nothing of a response; the kernel's buffers make it coarse
+LINGER_SECONDS = 10  # timeout for the client's close after the last response
 
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,4 +22,4 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     sse_recycle_seconds: float = SSE_RECYCLE_SECONDS
     sse_keepalive_seconds: float = SSE_KEEPALIVE_SECONDS
     connections_max: int = CONNECTIONS_PER_CORE_MAX
-    object_store: bool = True  # False: over the bound of hot bytes appends get 507 instead of 503, as waiting does not help
+    object_store: bool = True  # False: above the limit of hot bytes, appends get 507 instead of 503, since waiting does not help

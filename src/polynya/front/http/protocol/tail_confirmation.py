@@ -1,7 +1,8 @@
-"""Live readers of a replica that does not lead are told that they have everything once the leader has said so.
+"""Confirm to live readers of a follower that they are at the tail, once the leader agrees.
 
-An event that such a replica hears of may already be followed by others that were acknowledged elsewhere, so its control event does not say
-`upToDate`. A moment later the leader is asked, once for a stream however many its readers, and those that are at the tail are told.
+Later events may already be acknowledged elsewhere when a follower publishes one, so its control event omits `upToDate`. Shortly
+afterwards the front gets the tail from the leader, once per stream for all its readers. Readers that are at the leader's tail then get
+the confirmation.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any, Protocol
 from polynya.base.errors import PolynyaError
 from polynya.service.api import Facts, Refusal
 
-ASK_SECONDS = 0.1  # a stream that is written all the time is asked for no more often
-AGAIN_SECONDS = 1.0  # when there was no leader to ask
+ASK_SECONDS = 0.1  # interval for a stream with continuous writes
+AGAIN_SECONDS = 1.0  # retry interval without a leader
 
 
 class TailConfirmer(Protocol):
@@ -22,12 +23,12 @@ class TailConfirmer(Protocol):
     def name(self) -> str: ...
 
     def assure(self, facts: Facts | Refusal) -> None:
-        """All that was acknowledged is in these facts."""
+        """Handle facts that include every acknowledged record."""
         ...
 
 
 class TailConfirmation:
-    """Of one front."""
+    """The tail confirmation of one front."""
 
     def __init__(
         self, facts: Callable[[str], Coroutine[Any, Any, Facts | Refusal]], spawn: Callable[[Coroutine[Any, Any, None]], object]
@@ -38,7 +39,7 @@ class TailConfirmation:
         self._timer: asyncio.TimerHandle | None = None
 
     def doubt(self, doubter: TailConfirmer) -> None:
-        """It was told something that may not be the last."""
+        """Register a reader whose last event may not be the tail."""
         self._doubters[doubter] = None
         self._ask_in(ASK_SECONDS)
 

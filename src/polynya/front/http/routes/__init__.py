@@ -1,1 +1,1 @@
-"""One module for each thing that a request can want of a stream. `table` says which."""
+"""Operations on streams, one module each. `table` maps methods and routes to them."""

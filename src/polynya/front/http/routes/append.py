@@ -1,4 +1,4 @@
-"""POST: append and/or close (R30 to R52). The hot path: no task, no future."""
+"""POST: append and/or close. The hot path: no task, no future."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from polynya.front.http.protocol.append_template import RequestTemplate
     from polynya.front.http.server import HttpFront
 
-_REFUSED = int(Code.NOT_FOUND)  # from here on
+_REFUSED = int(Code.NOT_FOUND)  # this code and those above it are errors
 _TAIL = b"\r\n" + COMMON + b"\r\n"
 
 
@@ -66,7 +66,7 @@ def append(front: HttpFront, exchange: Exchange) -> None:
 
 
 def _appended(exchange: Exchange, keyed: bool, reply: Reply | BaseException) -> None:
-    """`keyed`: a body with a producer, whose success is 200 and whose repeat is 204."""
+    """Respond to an append. `keyed`: it has a body and a producer, so success is 200 and a duplicate is 204."""
     if isinstance(reply, BaseException):
         exchange.fault(reply)
         return
@@ -90,28 +90,28 @@ _FOUND = b"HTTP/1.1 204 No Content\r\nStream-Record-Start: %d" + _KEYED
 
 
 def success(status: int, reply: Reply) -> bytes:
-    """The commonest answers, in one go."""
+    """Return the encoded response of the most common results."""
     if reply.producer_epoch < 0:
         return _PLAIN % (reply.record, reply.byte, reply.uid)
-    if reply.code and reply.first_record >= 0:  # a repeat whose receipt is still here
+    if reply.code and reply.first_record >= 0:  # a duplicate whose record position is still known
         return _FOUND % (reply.first_record, reply.record, reply.byte, reply.producer_epoch, reply.producer_sequence, reply.uid)
     form = _APPENDED if status == 200 else _REPEATED
     return form % (reply.record, reply.byte, reply.producer_epoch, reply.producer_sequence, reply.uid)
 
 
 def _hinted(front: HttpFront, name: str, answer: bytes) -> bytes:
-    """The answer, and which node leads the stream's group if another does."""
+    """Add the leader's URL to the response if another node leads the group."""
     hint = front.service.hint
     owner = "" if hint is None else hint(name)
     return answer[:-2] + owner_line(owner) + b"\r\n" if owner else answer
 
 
 def append_again(connection: Connection, repeat: RequestTemplate, body: bytes, producer: Producer | None) -> bool:
-    """An append of a known shape, on a connection with nothing in flight. False: take the general way."""
+    """Propose an append that matched the template, on an idle connection. Return False if it needs a full parse."""
     front = connection.front
     meter = connection.meter
     if meter is not None and meter.take(front.now(), len(body)):
-        return False  # over its limits: the general way says so
+        return False  # over its limits: the full path sends the error
     if repeat.encoding == Encoding.BYTES:
         batch = Batch(Encoding.BYTES, 1, body, crc32c(body))
     else:
@@ -132,7 +132,7 @@ def append_again(connection: Connection, repeat: RequestTemplate, body: bytes, p
 
 
 def appended_again(connection: Connection, repeat: RequestTemplate, number: int, reply: Reply | BaseException) -> bytes | None:
-    """The answer to `append_again`, to be sent; None: it was not the commonest, and went the general way."""
+    """Return the response to `append_again`; None if it was not the common case and was sent through the full path."""
     if type(reply) is not Reply or reply.code >= _REFUSED or reply.closed:
         exchange = Exchange(connection, number, repeat.head, b"")
         exchange.query = {}

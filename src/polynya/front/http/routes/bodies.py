@@ -1,4 +1,4 @@
-"""From a request's body to the batch that is kept."""
+"""Convert a request body to a batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _encodings: dict[str, int] = {"application/json": Encoding.JSON, "application/oc
 
 
 def encoding_of(content_type: str) -> int:
-    """JSON mode is the media type `application/json` alone, whatever its parameters."""
+    """Return the stream encoding. JSON mode is the media type `application/json`, with any parameters."""
     encoding = _encodings.get(content_type)
     if encoding is None:
         encoding = Encoding.JSON if media_type(content_type) == "application/json" else Encoding.BYTES
@@ -26,14 +26,14 @@ def encoding_of(content_type: str) -> int:
 
 
 def check_coding(coding: str) -> None:
-    """Of the header `Content-Encoding`, which is not kept: readers would get bytes that they could not tell from plain ones (RFC 9110, 8.4
-    and 12.5.3). Raises `Failure`."""
+    """Reject a `Content-Encoding`. It is not stored, so readers could not tell encoded bytes from plain ones (RFC 9110, 8.4 and 12.5.3).
+    Raises `Failure`."""
     if coding.strip().lower() not in ("", "identity"):
         raise Failure("CONTENT_ENCODING", f"bodies are taken as they are, and '{coding[:64]}' is not kept: send it uncompressed", _IDENTITY)
 
 
 def batch_of(encoding: int, body: bytes) -> Batch | None:
-    """None when the body is an empty JSON array. Raises `Failure`."""
+    """Return the batch; None for an empty JSON array. Raises `Failure`."""
     if encoding != Encoding.JSON:
         return Batch(encoding, 1, body, crc32c(body))
     try:

@@ -1,4 +1,4 @@
-"""PUT /{bucket} on Ursula's spelling: buckets are implicit, so this only says that the name is legal."""
+"""PUT /{bucket} with Ursula's URLs: buckets are implicit, so this only validates the name."""
 
 from __future__ import annotations
 

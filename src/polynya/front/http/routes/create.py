@@ -1,4 +1,4 @@
-"""PUT: create a stream, with initial content, closed at once, or as a fork (R10 to R17, R130 to R135)."""
+"""PUT: create a stream, with initial content, closed at once, or as a fork."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from polynya.wire.headers import (
 if TYPE_CHECKING:
     from polynya.front.http.server import HttpFront
 
-_PENDING_TRIES = 20  # another fork of the name is being settled: wait for its outcome (F17) …
-_PENDING_SECONDS = 0.1  # … so long between looks
+_PENDING_TRIES = 20  # retries while another fork of the name is pending …
+_PENDING_SECONDS = 0.1  # … and their interval
 
 
 def create(front: HttpFront, exchange: Exchange) -> None:
@@ -85,7 +85,7 @@ def _created(front: HttpFront, exchange: Exchange, command: Create, tries: int, 
 
 
 def _answer(exchange: Exchange, reply: Reply, content_type: str) -> None:
-    """`content_type`: of a stream that is new. A core of the release before does not say that of one that is there."""
+    """Respond to a create. `content_type`: of a new stream. A core of the previous release does not return that of an existing one."""
     if reply.code == Code.EXISTS and reply.detail is not None:
         content_type = reply.detail
     route = exchange.route
@@ -118,7 +118,7 @@ async def _fork(front: HttpFront, exchange: Exchange) -> None:
 
 
 def _fork_point(headers: dict[str, str]) -> tuple[int, int, int]:
-    """(record, byte, sub-offset); record -1 is the source's tail."""
+    """Return (record, byte, sub-offset); record -1 is the source's tail."""
     sub_text, offset = headers.get("stream-fork-sub-offset"), headers.get("stream-fork-offset")
     sub_offset = 0 if sub_text is None else parse_sub_offset(sub_text)
     if offset is None:
@@ -138,7 +138,7 @@ def _fork_point(headers: dict[str, str]) -> tuple[int, int, int]:
 
 
 async def _type_of(front: HttpFront, exchange: Exchange, source: str) -> str | None:
-    """What a fork without a Content-Type inherits; None when the request has been answered with the source's absence."""
+    """Return the content type that a fork inherits; None if the source is missing and the error has been sent."""
     facts = await front.service.facts(source)
     if not isinstance(facts, Refusal):
         return facts.content_type

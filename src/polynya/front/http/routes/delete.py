@@ -1,4 +1,4 @@
-"""DELETE: the stream is gone; while forks need its data, only for those who name it (R60)."""
+"""DELETE: delete the stream. While forks need its data, it is only soft-deleted."""
 
 from __future__ import annotations
 

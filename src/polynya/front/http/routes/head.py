@@ -1,4 +1,4 @@
-"""HEAD: what is known of a stream, without extending its TTL (R61)."""
+"""HEAD: return a stream's metadata, without extending its TTL."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def head(front: HttpFront, exchange: Exchange) -> None:
-    """Raises `Failure`."""
+    """Handle HEAD of a stream. Raises `Failure`."""
     local = is_local(exchange)
     facts = front.service.facts_nowait(exchange.route.name)
     if facts is None:
@@ -46,7 +46,7 @@ def _answer(exchange: Exchange, facts: Facts | Refusal) -> None:
 
 
 def retention_headers(retention: Retention) -> Headers:
-    """A stream's own retention, as it may be sent with a PUT."""
+    """Return a stream's own retention as headers that a PUT accepts."""
     age, size = retention.age_seconds, retention.bytes
     return [
         ("Stream-Retention-Age", FOREVER if age is None else str(age)),

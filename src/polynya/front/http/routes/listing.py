@@ -1,4 +1,4 @@
-"""GET /v1/streams: the streams under a prefix, by name, in pages (F3)."""
+"""GET /v1/streams: list the streams under a prefix by name, in pages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LIMIT_MAX = 1000
 
 
 def list_streams(front: HttpFront, exchange: Exchange) -> None:
-    """`prefix` and `after` are names as they are shown. Raises `Failure`."""
+    """Handle the list. `prefix` and `after` are spelled names. Raises `Failure`."""
     text = exchange.query.get("limit", str(_LIMIT_DEFAULT))
     if not (text.isdecimal() and text.isascii() and len(text) <= 9 and int(text) > 0):
         raise Failure("INVALID_PARAMETER", f"limit must be a whole number from 1 to {_LIMIT_MAX}")
@@ -50,7 +50,7 @@ async def _list(front: HttpFront, exchange: Exchange, after: str, limit: int, *,
 
 
 def _visible(principal: Principal | None, prefix: str) -> list[str]:
-    """The prefixes that together are what the caller may read of this one."""
+    """Return the prefixes that cover the caller's readable part of this one."""
     if principal is None:
         return [prefix]
     granted = principal.prefixes(Verb.READ)
@@ -58,12 +58,12 @@ def _visible(principal: Principal | None, prefix: str) -> list[str]:
 
 
 def _parts(prefix: str) -> tuple[str, ...]:
-    """A prefix counts for canonical names, and for those in the bucket `default` without it."""
+    """Return the canonical prefixes of a prefix: also without the bucket `default`."""
     return (prefix, f"{DEFAULT_BUCKET}/{prefix}") if prefix else ("",)
 
 
 async def _find(front: HttpFront, prefixes: list[str], after: str, limit: int, *, local: bool) -> list[Facts]:
-    """The streams under any of the prefixes, in one order."""
+    """Return the streams under any of the prefixes, sorted by name."""
     found: list[Facts] = []
     for prefix in prefixes:
         found += await front.service.list_streams(prefix, after, limit, local=local)

@@ -1,4 +1,4 @@
-"""GET with live=long-poll: what is there at once, or what comes before the time is over (R90 to R92)."""
+"""GET with live=long-poll: return present data at once, or data that arrives before the timeout."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def long_poll(front: HttpFront, exchange: Exchange) -> None:
-    """Raises `Failure`."""
+    """Handle a long-poll. Raises `Failure`."""
     if not has_position(exchange):
         raise Failure("OFFSET_REQUIRED")
     record, byte = parse_position(exchange, front.service.now_ms())
@@ -42,7 +42,7 @@ def long_poll(front: HttpFront, exchange: Exchange) -> None:
 
 
 class _Waiter:
-    """Woken by each event of the stream, and once more when the time is over or the feed broke."""
+    """The sink of a long-poll. Each event wakes it, and so does the timeout or the end of the feed."""
 
     __slots__ = ("over", "woken")
 
@@ -51,7 +51,7 @@ class _Waiter:
         self.woken = asyncio.Event()
 
     def live(self, event: LiveEvent) -> None:
-        if event.cut:  # nothing more will be heard: let the client ask again
+        if event.cut:  # the last event: let the client retry
             self.over = True
         self.woken.set()
 
@@ -62,14 +62,14 @@ class _Waiter:
 
 async def _wait(front: HttpFront, exchange: Exchange, query: ReadQuery, seconds: float) -> None:
     waiter = _Waiter()
-    facts = await front.service.attach(query.name, waiter, local=query.local)  # before the read, so that nothing falls between them
+    facts = await front.service.attach(query.name, waiter, local=query.local)  # before the read, so that no event is missed
     if isinstance(facts, Refusal):
         fail_refusal(exchange, facts)
         return
     timer = asyncio.get_running_loop().call_later(seconds, waiter.expire)
     front.waiters.add(waiter)
     try:
-        if is_other_incarnation(exchange, facts):  # now, and not when the time is over
+        if is_other_incarnation(exchange, facts):  # now, not after the timeout
             return
         while True:
             waiter.woken.clear()
@@ -107,7 +107,7 @@ def _answer(front: HttpFront, exchange: Exchange, page: Page | Refusal) -> None:
         return
     begin, end = (page.begin_record, page.begin_byte), (page.record, page.byte)
     headers = [*page_headers(page, lines=lines), *live]
-    if exchange.query.get("offset", "now") == "now":  # tomorrow's `now`, and a time, is another place: nobody may keep this
+    if exchange.query.get("offset", "now") == "now":  # `now` and a time change their position: the response must not be cached
         exchange.answer_page(200, [*headers, ("Cache-Control", NO_STORE)], render(page, lines=lines))
         return
     etag = etag_of(page.facts, begin, end, variant=":n" if lines else "")

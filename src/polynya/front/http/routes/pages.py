@@ -1,4 +1,4 @@
-"""A page of a stream as an HTTP body and its headers."""
+"""Render a page of a stream as an HTTP body and its headers."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ if TYPE_CHECKING:
     from polynya.front.http.server import HttpFront
 
 LINES = "application/x-ndjson"
-_INERT = frozenset(["application/octet-stream", "text/plain", "text/plain; charset=utf-8"])  # common ones that no browser runs
+_INERT = frozenset(["application/octet-stream", "text/plain", "text/plain; charset=utf-8"])  # common types that browsers do not execute
 
 
 def allowed_bytes(front: HttpFront, exchange: Exchange, wanted: int) -> int:
-    """`wanted`, or less while clients leave responses unread. Raises `Failure`."""
+    """Return the page size: `wanted`, or less while other clients leave responses unread. Raises `Failure`."""
     connection = exchange.connection
     connection.uses_reserve = False
     return front.memory.allow(connection, wanted) if front.memory.unread else wanted
 
 
 async def read_allowed(front: HttpFront, exchange: Exchange, query: ReadQuery) -> Page | Refusal:
-    """A page that had to be waited for. It is read again, shorter, when other responses took the memory meanwhile. Raises `Failure`."""
+    """Read a page that may take a wait. Read it again with a smaller limit if other responses took the memory meanwhile. Raises
+    `Failure`."""
     page = front.service.read_nowait(query) or await front.service.read(query)
     if not front.memory.unread or isinstance(page, Refusal):
         return page
@@ -37,7 +38,7 @@ async def read_allowed(front: HttpFront, exchange: Exchange, query: ReadQuery) -
 
 
 def render(page: Page, *, lines: bool) -> list[bytes | memoryview]:
-    """The body in parts, so that a large page is not copied together."""
+    """Return the body in parts, so that a large page is not copied together."""
     parts: list[bytes | memoryview] = [span.payload for span in page.spans]
     if page.facts.encoding != Encoding.JSON:
         return parts
@@ -59,6 +60,6 @@ def page_headers(page: Page, *, lines: bool) -> Headers:
             headers.append(("Stream-Closed", "true"))
     if facts.encoding == Encoding.JSON:
         headers.append(("Vary", "Accept"))
-    elif facts.content_type not in _INERT:  # HTML, SVG, … that somebody opens is no page of this origin, whose pages hold tokens
+    elif facts.content_type not in _INERT:  # HTML, SVG, …: if opened, it must not run in this origin, whose pages hold tokens
         headers.append(("Content-Security-Policy", "sandbox"))
     return headers

@@ -1,4 +1,4 @@
-"""Where a read begins, how much it takes and how new it is: `offset`, `from_time`, `max_bytes`, `timeout_ms` and `consistency`."""
+"""Parse read parameters: `offset`, `from_time`, `max_bytes`, `timeout_ms` and `consistency`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from polynya.wire.headers import BadField
 from polynya.wire.times import parse_time_ms
 
 _TIMEOUT_MS_MAX = 60_000
-_BYTE_MAX = 10**18  # beyond every tail, and still a number that travels between cores
+_BYTE_MAX = 10**18  # larger than every tail, and small enough for messages between cores
 
 
 def has_position(exchange: Exchange) -> bool:
-    """Whether the request says where to begin."""
+    """Report whether the request specifies a start."""
     return "offset" in exchange.query or "from_time" in exchange.query
 
 
 def parse_position(exchange: Exchange, now_ms: int) -> tuple[int, int]:
-    """(record or a `Position`, byte) of `offset` or `from_time`. Raises `Failure`."""
+    """Return (record or a `Position`, byte) of `offset` or `from_time`. Raises `Failure`."""
     offset = exchange.query.get("offset")
     if "from_time" in exchange.query:
         if offset is not None:
@@ -30,7 +30,7 @@ def parse_position(exchange: Exchange, now_ms: int) -> tuple[int, int]:
 
 
 def parse_offset(text: str, *, bare: bool) -> tuple[int, int]:
-    """(record or a `Position`, byte) of an offset. `bare`: a byte position may be one. Raises `Failure`."""
+    """Parse an offset into (record or a `Position`, byte). `bare`: allow a byte position. Raises `Failure`."""
     if text == "-1":
         return Position.START, 0
     if text == "now":
@@ -51,8 +51,7 @@ def _at_time(text: str, now_ms: int) -> tuple[int, int]:
 
 
 def is_local(exchange: Exchange) -> bool:
-    """Whether the read is to be of what this node has (`consistency=local`), and not of all that was acknowledged anywhere. Raises
-    `Failure`."""
+    """Report whether the read uses this node's state (`consistency=local`) instead of all acknowledged records. Raises `Failure`."""
     text = exchange.query.get("consistency")
     if text is None or text == "leader":
         return False

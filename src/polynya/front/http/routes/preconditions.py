@@ -1,4 +1,4 @@
-"""What a client may demand of the stream before it is answered."""
+"""Preconditions that a client may set on the stream."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from polynya.wire.headers import BadField, parse_incarnation
 
 
 def is_other_incarnation(exchange: Exchange, facts: Facts) -> bool:
-    """Whether `Stream-Incarnation` names another life of the stream; then the request has been answered. Raises `Failure`."""
+    """Return True if `Stream-Incarnation` names another incarnation; the error has then been sent. Raises `Failure`."""
     text = exchange.head.headers.get("stream-incarnation")
     if text is None:
         return False

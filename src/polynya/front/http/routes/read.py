@@ -1,4 +1,4 @@
-"""GET: a catch-up page, or the way to long-poll and SSE (R70 to R84)."""
+"""GET: return a catch-up page, or start a long-poll or SSE."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def read(front: HttpFront, exchange: Exchange) -> None:
-    """Raises `Failure`."""
+    """Handle a read. Raises `Failure`."""
     live = exchange.query.get("live")
     if live is None:
         record, byte = parse_position(exchange, front.service.now_ms())
@@ -66,6 +66,6 @@ def _answer(exchange: Exchange, query: ReadQuery, page: Page | Refusal) -> None:
 
 
 def _kept(query: ReadQuery, page: Page) -> str:
-    """What caches may do with the page. Where a time lies may change: the page is asked for again, by its tag. So is one that reaches the
-    tail that is known here."""
+    """Return the Cache-Control of a page. The position of a time may change, and a page at the known tail may grow: caches must
+    revalidate both."""
     return CACHE_PAGE if (page.closed or not page.up_to_date) and query.record != Position.AT_TIME else NO_CACHE

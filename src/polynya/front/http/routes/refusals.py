@@ -1,4 +1,4 @@
-"""From a reply or a refusal of the service to headers and errors, whose messages name what came and what is there."""
+"""Convert replies and refusals of the service to headers and errors, whose messages name the received and the expected value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMES_TAIL = frozenset(
 
 
 def tail_headers(reply: Reply) -> Headers:
-    """What every answer to a write says of the stream and of the producer."""
+    """Return the headers of the response to a write: the tail, the producer and the incarnation."""
     headers = [("Stream-Next-Offset", format_token(reply.record, reply.byte))]
     if reply.closed:
         headers.append(("Stream-Closed", "true"))
@@ -36,7 +36,7 @@ def tail_headers(reply: Reply) -> Headers:
 
 
 def fail_reply(exchange: Exchange, reply: Reply, *, creating: bool = False) -> None:
-    """Answer with what the command was refused for. `creating`: a soft-deleted name is then a conflict."""
+    """Respond with the error of a refused command. `creating`: a soft-deleted name is a conflict."""
     code = _code(exchange, reply, creating=creating)
     if reply.code == Code.TRIMMED:
         exchange.fail(code, trimmed_message(reply), [("Stream-Retained-Offset", format_token(reply.record, reply.byte))])
@@ -52,7 +52,7 @@ def fail_reply(exchange: Exchange, reply: Reply, *, creating: bool = False) -> N
 
 
 def fail_refusal(exchange: Exchange, refusal: Refusal) -> None:
-    """Answer with what a read was refused for."""
+    """Respond with the error of a refused read."""
     headers: Headers = []
     message = refusal.message
     if refusal.code == Code.OFFSET_BEYOND_TAIL:
@@ -68,12 +68,12 @@ def fail_refusal(exchange: Exchange, refusal: Refusal) -> None:
 
 
 def trimmed_message(at: Refusal | Reply) -> str:
-    """What an answer to a position before the first kept record says."""
+    """Return the message for a position before the first retained record."""
     return f"the offset lies before the first kept record, at {format_token(at.record, at.byte)}: go on from there, or from -1"
 
 
 def _missing(exchange: Exchange, *, creating: bool = False) -> str:
-    """The words for a stream that is not there; a create finds its fork's source missing."""
+    """Return the message for a missing stream; for a create that is the fork's source."""
     if creating:
         return (
             f"there is no stream at {exchange.head.headers.get('stream-forked-from', '')[:PATH_BYTES_MAX]}, which Stream-Forked-From names"
@@ -85,7 +85,7 @@ def _missing(exchange: Exchange, *, creating: bool = False) -> str:
 
 
 def _message(exchange: Exchange, reply: Reply) -> str:
-    """The words for a refusal that carries more than its code; "": those of the code."""
+    """Return the message for a refusal with details; "": the default of its code."""
     detail = reply.detail
     if reply.code == Code.OVER_HOT_BOUND:
         return _over_hot_bound(reply)
@@ -104,7 +104,7 @@ def _message(exchange: Exchange, reply: Reply) -> str:
 
 
 def _differences(asked: Mapping[str, str], differences: Sequence[tuple[str, Any]]) -> str:
-    """What the stream has and the request asks for, by header; settings of a later release are passed over."""
+    """List the differences between stream and request, by header. Settings of a later release are skipped."""
     parts = []
     for setting, value in differences:
         if setting in _NO_HEADER:

@@ -1,4 +1,4 @@
-"""STREAM/retention: what of a stream is kept (GET, PUT, DELETE), and trims (POST, and PUT of STREAM/retention/OFFSET)."""
+"""STREAM/retention: the retention of a stream (GET, PUT, DELETE), and trims (POST, and PUT of STREAM/retention/OFFSET)."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _Bytes = Annotated[int, msgspec.Meta(ge=0, le=RETENTION_BYTES_MAX)]
 
 
 class RetentionBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What a PUT says; null is no bound."""
+    """Body of a PUT; null means no limit."""
 
     age_seconds: _Seconds | None = None
     bytes: _Bytes | None = None
 
 
 class TrimBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What a POST says: exactly one of them."""
+    """Body of a POST: exactly one field is set."""
 
     before: str | None = None
     before_time: str | None = None
@@ -47,18 +47,18 @@ class TrimBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_retention(body: bytes) -> Retention:
-    """The retention of a request's body. Raises `Failure`."""
+    """Return the retention of a request's body. Raises `Failure`."""
     found = read_json(body, RetentionBody)
     return Retention(found.age_seconds, found.bytes)
 
 
 def shown(retention: Retention | None) -> dict[str, Any]:
-    """As answers show it."""
+    """Return a retention as responses show it."""
     return {"age_seconds": None, "bytes": None} if retention is None else {"age_seconds": retention.age_seconds, "bytes": retention.bytes}
 
 
 def show_retention(front: HttpFront, exchange: Exchange) -> None:
-    """Raises `Failure`."""
+    """Handle GET. Raises `Failure`."""
     _spawn(front, exchange, _show)
 
 
@@ -78,7 +78,7 @@ async def _show(front: HttpFront, exchange: Exchange) -> None:
 
 
 def put_retention(front: HttpFront, exchange: Exchange) -> None:
-    """Raises `Failure`."""
+    """Handle PUT. Raises `Failure`."""
     if exchange.route.segments:
         exchange.spawn(_trim_to(front, exchange))
         return
@@ -87,7 +87,7 @@ def put_retention(front: HttpFront, exchange: Exchange) -> None:
 
 
 def clear_retention(front: HttpFront, exchange: Exchange) -> None:
-    """Raises `Failure`."""
+    """Handle DELETE. Raises `Failure`."""
     _spawn(front, exchange, lambda front, exchange: _set(front, exchange, None))
 
 
@@ -109,7 +109,7 @@ async def _set(front: HttpFront, exchange: Exchange, retention: Retention | None
 
 
 def trim_stream(front: HttpFront, exchange: Exchange) -> None:
-    """Raises `Failure`."""
+    """Handle POST. Raises `Failure`."""
     query = _trim_query(read_json(exchange.body, TrimBody), exchange, front.service.now_ms())
     _spawn(front, exchange, lambda front, exchange: _trim(front, exchange, query))
 
@@ -125,7 +125,7 @@ async def _trim(front: HttpFront, exchange: Exchange, query: TrimQuery) -> None:
 
 
 async def _trim_to(front: HttpFront, exchange: Exchange) -> None:
-    """PUT of STREAM/retention/OFFSET: the same in one line, answered without a body."""
+    """Handle PUT of STREAM/retention/OFFSET: a trim without a body, and a response without one."""
     record, byte = parse_offset("/".join(exchange.route.segments), bare=exchange.route.bare_offsets)
     found = await front.service.trim(TrimQuery(exchange.route.name, record, byte, incarnation=_incarnation(exchange)))
     if isinstance(found, Refusal):
@@ -164,7 +164,7 @@ def _spawn(front: HttpFront, exchange: Exchange, work: Callable[[HttpFront, Exch
 
 
 async def _facts(front: HttpFront, exchange: Exchange) -> Facts | None:
-    """None: the request has been answered."""
+    """Return the stream's facts; None if the error has been sent."""
     facts = await front.service.facts(exchange.route.name)
     if isinstance(facts, Refusal):
         fail_refusal(exchange, facts)

@@ -1,8 +1,8 @@
-"""GET with live=sse: attach, catch up by reads, then go live (R100 to R106, F30).
+"""GET with live=sse: attach, catch up by reads, then go live.
 
-While live an event is encoded once for all subscribers of the core, and costs each one write; no task runs. A gap, which only another
-core's feed can leave, sends the subscriber back to reading. So does a limit of bytes that is used up, once that is noticed: what was sent
-live is counted a few times a second, as the distance that the subscriber has come.
+A live event is encoded once for all subscribers of the core and costs each one write; no task runs. A gap, which only the feed of another
+core can leave, sends the subscriber back to reads. So does an exhausted byte rate limit. Live bytes are charged a few times a second, as
+the distance that the subscriber has moved.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("polynya.http")
 
-_PAGE_BYTES = MIB  # gathered into one data event while catching up
-_PACE_SECONDS = 0.5  # between two looks at whether a limit of bytes lets more through: others of the same caller spend from it too
-_TOLD_END = "~end"  # ends the id of the event that says that a stream is closed
+_PAGE_BYTES = MIB  # maximum size of a data event during catch-up
+_PACE_SECONDS = 0.5  # interval between checks of an exhausted byte limit, which other connections of the caller share
+_TOLD_END = "~end"  # suffix of the id of the event that reports a closed stream
 
 
 def open_sse(front: HttpFront, exchange: Exchange) -> None:
-    """`Last-Event-ID` wins over `offset`. Raises `Failure`."""
+    """Start an event stream. `Last-Event-ID` takes precedence over `offset`. Raises `Failure`."""
     life = None
     last = exchange.head.headers.get("last-event-id")
     told_end = last is not None and last.endswith(_TOLD_END)
@@ -56,7 +56,7 @@ def open_sse(front: HttpFront, exchange: Exchange) -> None:
 
 
 async def _open(front: HttpFront, exchange: Exchange, query: ReadQuery, life: tuple[int, int] | None, *, told_end: bool) -> None:
-    """A browser that comes back gives up for ever on any status but 200, so that what passes is told to it in an event."""
+    """Open the stream. A reconnecting browser gives up on any status but 200, so temporary errors are sent as an event."""
     try:
         await _follow(front, exchange, query, life, told_end=told_end)
     except Unavailable as error:
@@ -94,13 +94,13 @@ async def _follow(front: HttpFront, exchange: Exchange, query: ReadQuery, life: 
 
 
 def _answer_end(exchange: Exchange, facts: Facts) -> None:
-    """204 is how a browser's `EventSource`, which connects again whenever a response ends, is told to stop (HTML, server-sent events)."""
+    """Respond 204, which stops the reconnects of a browser's `EventSource` (HTML, server-sent events)."""
     at = ("Stream-Next-Offset", format_token(facts.record, facts.byte))
     exchange.answer(204, [at, ("Stream-Closed", "true"), ("Stream-Incarnation", str(facts.uid)), ("Cache-Control", NO_CACHE)])
 
 
 class Subscriber:
-    """One live reader. Everything up to (`_record`, `_byte`) is written; until it is `_live`, events are kept, up to a bound."""
+    """A live reader. It has written everything up to (`_record`, `_byte`). Until it is `_live`, it buffers events, up to a limit."""
 
     __slots__ = (
         "_byte", "_caught_up", "_charged", "_chunked", "_connection", "_cursor", "_encoding", "_ends_at", "_exchange", "_finished", "_front",
@@ -119,20 +119,20 @@ class Subscriber:
         self._encoding = SseEncoding.BASE64
         self._uid = self._history = 0
         self._record = self._byte = 0
-        self._skip_to = 0  # events before this record are not wanted: the client asked for an offset beyond the tail
+        self._skip_to = 0  # skip events before this record: the client's offset is beyond the tail
         self._live = False
-        self._shared = ""  # under which key events keep the frame that this one can use; "": its cursor or its offset runs ahead
+        self._shared = ""  # key of the cached frame that this reader shares; "": its cursor or offset is ahead of others
         self._kept: list[LiveEvent] = []
         self._kept_bytes = 0
-        self._caught_up = False  # it has been told so
-        self._seen = (0, 0)  # how far events have gone that were not kept
+        self._caught_up = False  # the reader has been notified of the tail
+        self._seen = (0, 0)  # end of the events that the buffer dropped
         self._wrote = True
         self._wrote_at = 0
         self._ends_at = 0
         self._finished = False
         meter = exchange.connection.meter
         self._meter = meter if meter is not None and meter.limits_bytes else None
-        self._charged = 0  # while it is live: the byte up to which the meter has counted
+        self._charged = 0  # while live: the byte up to which the meter was charged
         self._page_bytes = _PAGE_BYTES if self._meter is None else min(_PAGE_BYTES, max(RAW_STEP_BYTES, int(self._meter.rates[1])))
 
     @property
@@ -146,7 +146,7 @@ class Subscriber:
     # --- opening and catching up -----------------------------------------------------------------------------------------------
 
     def open(self, facts: Facts) -> None:
-        """Write the response's head; from here on the connection is this reader's."""
+        """Write the response head, and take over the connection."""
         self._uid, self._history = facts.uid, facts.history
         self._encoding = sse_encoding(media_type(facts.content_type))
         headers: Headers = [
@@ -159,7 +159,7 @@ class Subscriber:
             headers.append(("Stream-SSE-Data-Encoding", "base64"))
         if self._chunked:
             headers.append(("Transfer-Encoding", "chunked"))
-        self._exchange.keep_alive = False  # the connection ends with the stream of events
+        self._exchange.keep_alive = False  # the connection ends with the event stream
         front = self._front
         front.counters.live_opened += 1
         front.counters.statuses[200] += 1
@@ -178,10 +178,10 @@ class Subscriber:
         return self._front.service.read_nowait(query) or await self._front.service.read(query)
 
     async def run(self, page: Page | Refusal, *, asked: int = Position.START) -> None:
-        """Catch up; whatever goes wrong ends the response, for the client to resume."""
+        """Catch up. Any error ends the response, and the client resumes."""
         try:
             await self._catch_up(page, asked)
-        except Exception as error:  # noqa: BLE001 (the response has begun: there is no other answer)
+        except Exception as error:  # noqa: BLE001 (the response has begun, so no error status is possible)
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
@@ -190,11 +190,11 @@ class Subscriber:
         self.finish()
 
     async def _catch_up(self, page: Page | Refusal, asked: int) -> None:
-        """Write pages until the events take over."""
+        """Write pages until live events continue."""
         await self._wait_for_budget()
         while not self._finished:
             if isinstance(page, Refusal):
-                trimmed = page.code == Code.TRIMMED  # while it caught up
+                trimmed = page.code == Code.TRIMMED  # during catch-up
                 self._end_with_error("TRIMMED" if trimmed else "GONE", trimmed_message(page) if trimmed else "")
                 return
             if page.facts.uid != self._uid:
@@ -205,7 +205,7 @@ class Subscriber:
             if page.spans or page.closed or not self._caught_up:
                 self._write_page(page)
             else:
-                await asyncio.sleep(0)  # the feed is ahead of what can be read yet
+                await asyncio.sleep(0)  # the feed is ahead of what a read can return
             if self._front.stopping:
                 self.finish()
             if self._finished or self._go_live(page):
@@ -226,7 +226,7 @@ class Subscriber:
             self.finish()
 
     def _go_live(self, page: Page) -> bool:
-        """Whether the kept events, or the tail itself, continue where the page ended."""
+        """Return True if the buffered events, or the tail, continue at the end of the page."""
         at = (self._record, self._byte)
         kept = [event for event in self._kept if _says_more(event, at)]
         continues = (kept[0].begin_record, kept[0].begin_byte) == at or kept[0].gone or kept[0].cut if kept else page.up_to_date
@@ -245,7 +245,8 @@ class Subscriber:
     # --- live ------------------------------------------------------------------------------------------------------------------
 
     def live(self, event: LiveEvent) -> None:
-        """An event of the stream, in order; called on the loop. For all but the first subscriber a plain event is one look and one write."""
+        """Handle an event, in stream order, on the loop. For all but the first subscriber a common event costs one lookup and one
+        write."""
         connection = self._connection
         if self._live and event.begin_record == self._record and event.begin_byte == self._byte and not connection.write_paused:
             frame = event.frames.get(self._shared)
@@ -292,7 +293,7 @@ class Subscriber:
             self.finish()
 
     def _frame(self, event: LiveEvent) -> bytes:
-        """The event's bytes on the wire. Those of a plain event are kept with it for the other subscribers."""
+        """Return the encoded event. Common events cache it for the other subscribers."""
         frame = event.frames.get(self._shared)
         if frame is None:
             frame = self._events(event.payload, (event.record, event.byte), up_to_date=event.known, closed=event.closed)
@@ -303,7 +304,7 @@ class Subscriber:
         return frame
 
     def _events(self, payload: bytes, at: tuple[int, int], *, up_to_date: bool, closed: bool) -> bytes:
-        """A data event, if there is data, and its control event."""
+        """Return a data event, if there is data, and its control event."""
         cursor = max(self._cursor, current_interval(self._front.service.now_ms()))
         event_id = format_event_id(*at, (self._uid, self._history))
         told = event_id + _TOLD_END if closed else event_id
@@ -311,12 +312,12 @@ class Subscriber:
         return data_event(event_id, payload, self._encoding) + control if payload else control
 
     def _doubt(self) -> None:
-        """More may have been acknowledged than the replica here has heard of. Who wants no more than that is not told."""
+        """Request a confirmation of the tail: this replica may lack acknowledged records. Local readers need none."""
         if not self._local:
             self._front.assurance.doubt(self)
 
     def assure(self, facts: Facts | Refusal) -> None:
-        """These facts have all that was acknowledged. Who is not at their tail gets another event first."""
+        """Notify the reader if it is at the leader's tail. Otherwise another event will follow."""
         at = (self._record, self._byte)
         if self._live and isinstance(facts, Facts) and facts.uid == self._uid and at == (facts.record, facts.byte):
             self._write(self._events(b"", at, up_to_date=True, closed=False))
@@ -324,7 +325,7 @@ class Subscriber:
     def _keep(self, event: LiveEvent) -> None:
         self._kept.append(event)
         self._kept_bytes += len(event.payload)
-        if self._kept_bytes > SSE_BACKLOG_BYTES_MAX:  # read them again instead
+        if self._kept_bytes > SSE_BACKLOG_BYTES_MAX:  # drop them, and read them again
             self._seen = max(self._seen, (event.record, event.byte))
             self._kept, self._kept_bytes = [], 0
 
@@ -345,10 +346,10 @@ class Subscriber:
         else:
             await self.run(page)
 
-    # --- a caller's limit of bytes ---------------------------------------------------------------------------------------------
+    # --- byte rate limit -------------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Count what was sent live. Who has had too much goes back to reading, when there is budget again: slower, and without a gap."""
+        """Charge for the live bytes. A reader over its limit returns to reads until it has budget, slower but without a gap."""
         assert self._meter is not None
         self._count()
         if self._live and self._meter.owed(self._front.now()):
@@ -366,10 +367,10 @@ class Subscriber:
         while not self._finished and (seconds := self._meter.owed(self._front.now())):
             await asyncio.sleep(min(seconds, _PACE_SECONDS))
 
-    # --- ending ----------------------------------------------------------------------------------------------------------------
+    # --- end -------------------------------------------------------------------------------------------------------------------
 
     def sweep(self, tick: int) -> None:
-        """Keep the connection busy, and end it after its time, so that clients spread anew."""
+        """Send keep-alives, and end the response after its lifetime, so that clients redistribute."""
         if tick >= self._ends_at:
             self.finish()
         elif self._wrote:
@@ -418,5 +419,5 @@ class Subscriber:
 
 
 def _says_more(event: LiveEvent, at: tuple[int, int]) -> bool:
-    """Whether the event tells a reader at `at` anything new."""
+    """Report whether the event is new to a reader at `at`."""
     return (event.record, event.byte) > at or event.closed or event.gone or event.cut

@@ -1,4 +1,4 @@
-"""Which function answers which method on which kind of route."""
+"""Map methods and route kinds to their functions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Methods = dict[str, Answerer]
 
 
 def options(front: HttpFront, exchange: Exchange) -> None:
-    """A CORS preflight, on every path."""
+    """Respond to a CORS preflight, on every path."""
     exchange.send(exchange.head_lines(204, []) + PREFLIGHT + b"\r\n")
 
 
