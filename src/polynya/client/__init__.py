@@ -1,16 +1,16 @@
-"""The Python client: streams of a server, read, followed and appended to, from blocking and from asynchronous code.
+"""The Python client: read, follow and append to the streams of a server, from blocking or asyncio code.
 
-One session decides everything: what to send, what an answer means, when to try again, where to go on (`calls`, `verbs`, `streams`,
-`reading`, `producing`, `sharing`). It is pure. A *talk* is a generator that yields what it wants done (`messages`) and is sent what came of
-it, with the time and a random number; a producer is a state machine of the same kind. Two shells do what they ask for: `blocking` and `aio`
-(with their producers and workers), over the same HTTP (`wires`).
+The protocol logic is sans-I/O (`calls`, `verbs`, `streams`, `reading`, `producing`, `workers`). An operation is a `Talk`, a generator
+that yields effects (`messages`) and receives their results together with the time and a random number. A producer is a state machine
+without I/O. `blocking` and `aio` carry out the effects over HTTP (`http`).
 
-What it promises:
-* An error says what became of the request: applied, refused, or unknown. What is refused or unknown is never taken for applied.
-* What may safely be repeated is repeated, after lost connections, restarts and "not now", as long as the retry policy says.
-* A producer's records are stored once each and in order, or the producer fails and says how many were.
-* A reader gives every record once and in order, over any number of connections, and says where it is.
-* Workers of a group are given every record at least once.
+Guarantees:
+* Every error says whether the request was applied, refused, or has an unknown outcome. The client never reports a refused or unknown
+  request as applied.
+* Requests that are safe to repeat are retried after lost connections, restarts and throttling, within the limits of the `Retry` policy.
+* A producer stores each record once and in order, or fails and reports how many records were stored.
+* A reader delivers every record once and in order across reconnects, and exposes its offset.
+* Workers of a group receive every record at least once.
 """
 
 from polynya.client.aio import AsyncClient, AsyncReader, AsyncStream

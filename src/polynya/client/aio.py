@@ -1,4 +1,4 @@
-"""The asynchronous shell: the same client, streams and readers as in `blocking`, awaited."""
+"""The asyncio client: the same clients, streams and readers as in `blocking`, awaited."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ Result = TypeVar("Result")
 
 
 class AsyncReader(Position):
-    """Iterate over it for records, or over `pages()`. It ends at the tail it found, or, of a live one, when the stream is closed.
+    """Iterate over it for records, or over `pages()` for pages.
 
-    `offset` is where to go on after what was given last. Close it, or use it in an `async with`, to give its connection back early. Waiting
-    for the next record may be cancelled, by `asyncio.timeout` for one: nothing is lost, and the next call goes on."""
+    A reader from `read()` ends at the tail. A reader from `tail()` ends when the stream is closed. `offset` is the position after the
+    last record handed out; pass it to a new reader to resume. Close the reader, or use it in an `async with`, to release its connection
+    early. Cancelling a wait, for example by `asyncio.timeout`, loses no records: the next call resumes it."""
 
     def __init__(self, wire: AsyncWire, place: ReadPosition, talk: Talk[None], *, live: bool = False) -> None:
         super().__init__(place, live=live)
@@ -54,15 +55,16 @@ class AsyncReader(Position):
         return record
 
     def pages(self) -> AsyncIterator[Page]:
-        """Page by page: the answers and events as they come."""
+        """Iterate over whole pages: one per response or event."""
         return _Pages(self._feed, self._passed)
 
     async def close(self) -> None:
+        """Release the connection."""
         await self._feed.close()
 
 
 class _Pages(AsyncIterator[Page]):
-    """No generator: that would be at its end when a caller is cancelled."""
+    """Iterate over pages. A generator would end when its caller is cancelled; this iterator survives."""
 
     def __init__(self, feed: AsyncFeed, passed: Callable[[Page], bool]) -> None:
         self._feed = feed
@@ -77,7 +79,7 @@ class _Pages(AsyncIterator[Page]):
 def _verb(
     talk: Callable[Concatenate[Subject, Arguments], Talk[Result]],
 ) -> Callable[Concatenate[AsyncStream, Arguments], Coroutine[Any, Any, Result]]:
-    """A method that carries out a talk about the stream."""
+    """Return a method that runs a stream operation."""
 
     async def method(stream: AsyncStream, /, *args: Arguments.args, **options: Arguments.kwargs) -> Result:
         return await AsyncDriver(stream._wire).run(talk(stream, *args, **options))
@@ -87,7 +89,8 @@ def _verb(
 
 
 class AsyncStream(Subject):
-    """A stream by its name, existing or not. `content_type` is asked of the server when it is not given and needed."""
+    """A handle to a stream by name; the stream need not exist. The client fetches a missing `content_type` from the server when it needs
+    it."""
 
     def __init__(self, wire: AsyncWire, name: str, content_type: str | None, retry: Retry) -> None:
         super().__init__(name, content_type, retry)
@@ -103,15 +106,19 @@ class AsyncStream(Subject):
     delete = _verb(streams.delete)
 
     def with_options(self, *, headers: Mapping[str, str] | None = None, params: Mapping[str, str] | None = None) -> AsyncStream:
-        """The same stream, with more custom headers and query parameters in every request, as for one call:
-        `stream.with_options(headers={"traceparent": "..."}).append(record)`. Raises ValueError for a name that the client sets itself."""
+        """Return a handle that adds custom headers and query parameters to every request.
+
+        For a single call: `stream.with_options(headers={"traceparent": "..."}).append(record)`. Raises ValueError for names that the
+        client sets."""
         other = copy(self)
         other._wire = self._wire.extended(extras_of(headers, params))
         return other
 
     def producer(self, producer_id: str = "", *, epoch: int | None = None, batching: Batching | None = None) -> OpeningProducer:
-        """An idempotent producer: `async with stream.producer() as producer`, or `await` it. Without an id it gets one of its own. With an
-        id it takes the next epoch, or the given one if that was never used, and so fences off earlier runs of the same id."""
+        """Return an idempotent producer: use `async with stream.producer() as producer`, or `await` it.
+
+        Without an id the producer draws a random one. With an id it takes the next epoch and thereby fences earlier runs of the same id.
+        A given `epoch` must never have been used for the id."""
 
         async def opened() -> AsyncProducer:
             names = await AsyncDriver(self._wire).run(streams.producer_names(self, producer_id, epoch, drawn_producer_id()))
@@ -127,34 +134,37 @@ class AsyncStream(Subject):
         max_bytes: int | None = None,
         consistency: Consistency = "leader",
     ) -> AsyncReader:
-        """What the stream holds from an offset to its tail, or from a time: RFC 3339, or so long ago ("10m"). `max_bytes` bounds a page.
-        `consistency="local"` is content with what the asked node of a cluster has."""
+        """Read from an offset, or from a time, up to the tail.
+
+        `from_time` is RFC 3339 or an age ("10m"). `max_bytes` limits one page. `consistency="local"` accepts the possibly stale copy of
+        the contacted node."""
         place = streams.place(self, offset, from_time, max_bytes, consistency=consistency)
         return AsyncReader(self._wire, place, read(place, self._retry))
 
     def tail(
         self, offset: str = NOW, *, from_time: str | datetime = "", live: Live = "auto", consistency: Consistency = "leader"
     ) -> AsyncReader:
-        """What it holds from an offset or a time on, and then what comes, until it is closed. Lost connections are resumed."""
+        """Read from an offset or a time, then follow new records until the stream is closed. Lost connections are resumed."""
         place = streams.place(self, offset, from_time, consistency=consistency)
         return AsyncReader(self._wire, place, tail(place, self._retry, live), live=True)
 
     async def fork(
         self, name: str, *, offset: str | None = None, ttl_seconds: int | None = None, expires_at: str | None = None
     ) -> AsyncStream:
-        """A new stream that begins with what this one holds up to an offset (None: all of it)."""
+        """Create a stream that starts with the records of this one up to an offset (None: the tail)."""
         lifetime = Lifetime(ttl_seconds=ttl_seconds, expires_at=expires_at)
         await AsyncDriver(self._wire).run(streams.fork(self, name, offset, lifetime))
         return AsyncStream(self._wire, name, self.content_type, self._retry)
 
 
 class AsyncClient:
-    """A server, or the nodes of a cluster: several URLs, in a list or with commas. It goes to the node that owns a stream by itself, and to
-    another when one is away. It holds connections, so keep one and close it, or use it in an `async with`; it belongs to one event loop.
+    """A client of one server, or of the nodes of one cluster.
 
-    `token` goes as a bearer token with every request, and so do `headers` and `params`, custom headers and query parameters; `retry` says
-    how long failures that may pass are met by trying again; `verify` is False, or an `ssl.SSLContext`, for certificates that this machine
-    does not know."""
+    Pass several URLs as a list, or separated by commas. The client sends requests to the node that owns a stream, and fails over when a
+    node is down. It pools connections: keep one client and close it, or use it in an `async with`. It belongs to one event loop.
+
+    `token` is sent as a bearer token, and `headers` and `params` as custom headers and query parameters, with every request. `retry` is
+    the policy for transient failures. `verify` is False or an `ssl.SSLContext`, for certificates that this machine does not trust."""
 
     def __init__(
         self,
@@ -180,21 +190,23 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
+        """Close the pooled connections."""
         await self._wire.close()
 
     def with_options(self, *, headers: Mapping[str, str] | None = None, params: Mapping[str, str] | None = None) -> AsyncClient:
-        """The same client, with more custom headers and query parameters in every request. It shares this one's connections: close this
-        one. Raises ValueError for a name that the client sets itself."""
+        """Return a client that adds custom headers and query parameters to every request.
+
+        It shares the connections of this client; close this one. Raises ValueError for names that the client sets."""
         other = copy(self)
         other._wire = self._wire.extended(extras_of(headers, params))
         return other
 
     def stream(self, name: str, *, content_type: str | None = None) -> AsyncStream:
-        """The stream of this name; nothing is asked of the server yet."""
+        """Return a handle to the stream of this name. Sends no request."""
         return AsyncStream(self._wire, name, content_type, self._retry)
 
     def streams(self, prefix: str = "", *, consistency: Consistency = "leader") -> AsyncIterator[Facts]:
-        """The streams whose names begin with `prefix`, by name."""
+        """List the streams whose names start with `prefix`, sorted by name."""
         return AsyncFeed(self._wire, verbs.listing(prefix, self._retry, local=is_local(consistency)))
 
     def share(
@@ -207,10 +219,10 @@ class AsyncClient:
         handle_seconds: float = HANDLE_SECONDS,
         wait: bool = True,
     ) -> AsyncWork:
-        """Work on the records of streams together with others: as `Client.share`, and iterated over with `async for`."""
+        """Join a worker group, as `Client.share` does; iterate with `async for`."""
         plan = WorkerSettings(group=group, sources=sources, lanes=lanes, by=by, lease_seconds=lease_seconds)
         return AsyncWork(self._wire, Worker(plan, worker_name(), self._retry, handle_seconds=handle_seconds), wait=wait)
 
     async def disband(self, group: str) -> int:
-        """Delete a group and its cursors, not the streams it worked on. The number of lanes that it had."""
+        """Delete a group and its cursors, but not its source streams. Return the number of lanes that it had."""
         return await AsyncDriver(self._wire).run(disband(group, self._retry))

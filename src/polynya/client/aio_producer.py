@@ -1,4 +1,4 @@
-"""The asynchronous shell of a producer: a task for each request that may be under way."""
+"""The asyncio producer: one task per request in flight."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 class AsyncReceipt:
-    """Of a batch: await it for what became of it. Nobody has to; a caller that is cancelled takes nothing from the others."""
+    """The pending result of a batch: await it for the `Appended` result. Awaiting is optional. Cancelling one waiter leaves the others
+    unaffected."""
 
     __slots__ = ("_future",)
 
@@ -36,14 +37,14 @@ class AsyncReceipt:
             self._future.set_result(result)
         else:
             self._future.set_exception(result)
-            self._future.exception()  # it was looked at: whoever does not await the receipt hears of it from `flush`
+            self._future.exception()  # marks the exception as retrieved: without an awaited receipt, `flush` raises it
 
     def __await__(self) -> Generator[Any, None, Appended]:
         return asyncio.shield(self._future).__await__()
 
 
 class OpeningProducer:
-    """A producer that is still to ask what its stream holds: enter it, or await it, once. Nothing happens before that."""
+    """A producer that still has to fetch its epoch: enter it with `async with`, or await it, once. It sends no request before that."""
 
     def __init__(self, opened: Callable[[], Coroutine[Any, Any, AsyncProducer]]) -> None:
         self._opened = opened
@@ -62,8 +63,9 @@ class OpeningProducer:
 
 
 class AsyncProducer(ProducerProgress):
-    """Appends in the order in which they came, each stored once. Use it in an `async with`: the end of the block waits until everything is
-    durable, and raises `ProducerFailed` if something cannot be."""
+    """An idempotent producer: it stores each record once, in the order of the `append` calls.
+
+    Use it in an `async with`: the end of the block waits until all records are durable, and raises `ProducerFailed` if one cannot be."""
 
     def __init__(self, wire: AsyncWire, names: Names, batching: Batching, retry: Retry) -> None:
         super().__init__(ProducerCore(names, batching, retry))
@@ -77,14 +79,16 @@ class AsyncProducer(ProducerProgress):
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and not issubclass(kind, Exception):  # a cancellation does not wait for the server
+        if kind is not None and not issubclass(kind, Exception):  # on cancellation, do not wait for the server
             await self.abandon()
         else:
             await self.close()
 
     async def append(self, record: Json) -> AsyncReceipt:
-        """Take one record; it leaves soon, in a batch. Waits while the buffer is full. Await the receipt to know that the record is durable;
-        nobody has to. Raises TypeError and ValueError for what is no record, `ProducerFailed` when the producer has failed."""
+        """Buffer one record for the next batch, and return the batch's receipt.
+
+        Waits while the buffer is full. Await the receipt to wait until the record is durable; awaiting is optional. Raises TypeError or
+        ValueError for an invalid record, `ProducerFailed` once the producer has failed."""
         data = self._core.encode(record)
         while not self._core.has_room(len(data)):
             await self._news.wait()
@@ -94,13 +98,15 @@ class AsyncProducer(ProducerProgress):
             batch.receipt = AsyncReceipt(self._loop.create_future())
         if began or self._core.is_full:
             self._tell()
-            await asyncio.sleep(0)  # a loop of appends must let what is due leave
+            await asyncio.sleep(0)  # let the sender tasks run during a tight loop of appends
         assert isinstance(batch.receipt, AsyncReceipt)
         return batch.receipt
 
     async def close_stream(self, *records: Json) -> Appended:
-        """Close the stream: after all that was appended, and with the given last records, all or none. Wait until it is done. Called again
-        without records it answers the same. Raises `ProducerFailed`; TypeError and ValueError for what is no record."""
+        """Close the stream after all appended records and the given last ones, which are stored atomically.
+
+        Waits until the stream is closed. Calling it again without records returns the same result. Raises `ProducerFailed`, and TypeError
+        or ValueError for an invalid record."""
         batch = self._core.close_stream([self._core.encode(record) for record in records])
         if batch.receipt is None:
             batch.receipt = AsyncReceipt(self._loop.create_future())
@@ -109,7 +115,7 @@ class AsyncProducer(ProducerProgress):
         return await batch.receipt
 
     async def flush(self) -> None:
-        """Wait until all that was appended is durable. Raises `ProducerFailed`."""
+        """Wait until all appended records are durable. Raises `ProducerFailed`."""
         end = self._core.flush()
         self._tell()
         while not self._core.is_settled(end):
@@ -118,7 +124,7 @@ class AsyncProducer(ProducerProgress):
             raise self._core.failure
 
     async def close(self) -> None:
-        """Flush, and end. Raises `ProducerFailed`. If it is cancelled meanwhile, it does not wait for the server any more."""
+        """Flush and stop. Raises `ProducerFailed`. On cancellation, stop without waiting for the server."""
         try:
             await self.flush()
         except asyncio.CancelledError:
@@ -128,7 +134,7 @@ class AsyncProducer(ProducerProgress):
             await self._end()
 
     async def abandon(self) -> None:
-        """End now. What has no receipt yet may be stored or not."""
+        """Stop immediately. Records without a receipt may or may not be stored."""
         self._core.abandon("it was abandoned")
         self._settle()
         await self._end()
@@ -146,15 +152,15 @@ class AsyncProducer(ProducerProgress):
         self._news = asyncio.Event()
 
     async def _work(self) -> None:
-        """Whatever ends it but its end is told to those who wait: a client that was closed before its producer, for one."""
+        """Run a sender; an unexpected error, such as a closed client, fails the producer and wakes its waiters."""
         try:
             await self._send_all()
-        except Exception as error:  # noqa: BLE001 (the failure is the producer's: it is raised where records are given to it)
+        except Exception as error:  # noqa: BLE001 (`append` and `flush` raise the failure)
             self._core.abandon(f"it cannot go on: {error}")
             self._settle()
 
     async def _send_all(self) -> None:
-        """One request after the other."""
+        """Send one request at a time until the producer is done."""
         while True:
             while (request := self._core.due(now := time.monotonic())) is None:
                 if self._core.is_over:

@@ -1,4 +1,4 @@
-"""The asynchronous shell of a worker: jobs one by one, and a task that keeps the lease while one is being handled."""
+"""The asyncio worker: it yields jobs one by one, and a task renews the lease while a job is handled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AsyncWork(Membership, AsyncIterator[Job]):
-    """Iterate over it for jobs. Entered with `async with`, it makes the group before the block begins, and gives its lease back at the end."""
+    """Iterate over it for jobs. `async with` creates the group before the block starts, and releases the lease at its end."""
 
     def __init__(self, wire: AsyncWire, worker: Worker, *, wait: bool) -> None:
         super().__init__(worker)
@@ -36,7 +36,7 @@ class AsyncWork(Membership, AsyncIterator[Job]):
         try:
             job: Job = await anext(self._feed)
         except asyncio.CancelledError:
-            raise  # the next call goes on
+            raise  # the next call resumes
         except BaseException:
             await self.close()
             raise
@@ -46,14 +46,14 @@ class AsyncWork(Membership, AsyncIterator[Job]):
         return job
 
     async def close(self) -> None:
-        """Acknowledge what was handled, and let others have the rest at once."""
+        """Acknowledge the handled records and release the lease at once."""
         await self._feed.close()
         if self._beater is not None:
             self._beater.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._beater
         if (farewell := self._worker.farewell()) is not None:
-            await self._wire.send(farewell)  # if it gets lost, the lease runs out
+            await self._wire.send(farewell)  # best effort: the lease expires otherwise
 
     async def _beat(self, seconds: float) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""The blocking shell: a client, its streams and readers, each verb a talk that is carried out here."""
+"""The blocking client: clients, streams and readers that run each operation to its end."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ Result = TypeVar("Result")
 
 
 class Reader(Position):
-    """Iterate over it for records, or over `pages()`. It ends at the tail it found, or, of a live one, when the stream is closed.
+    """Iterate over it for records, or over `pages()` for pages.
 
-    `offset` is where to go on after what was given last. Close it, or use it in a `with`, to give its connection back early."""
+    A reader from `read()` ends at the tail. A reader from `tail()` ends when the stream is closed. `offset` is the position after the
+    last record handed out; pass it to a new reader to resume. Close the reader, or use it in a `with`, to release its connection early."""
 
     def __init__(self, wire: Wire, place: ReadPosition, talk: Talk[None], *, live: bool = False) -> None:
         super().__init__(place, live=live)
@@ -53,15 +54,16 @@ class Reader(Position):
         return record
 
     def pages(self) -> Iterator[Page]:
-        """Page by page: the answers and events as they come."""
+        """Iterate over whole pages: one per response or event."""
         return filter(self._passed, self._feed)
 
     def close(self) -> None:
+        """Release the connection."""
         self._feed.close()
 
 
 def _verb(talk: Callable[Concatenate[Subject, Arguments], Talk[Result]]) -> Callable[Concatenate[Stream, Arguments], Result]:
-    """A method that carries out a talk about the stream."""
+    """Return a method that runs a stream operation."""
 
     def method(stream: Stream, /, *args: Arguments.args, **options: Arguments.kwargs) -> Result:
         return Driver(stream._wire).run(talk(stream, *args, **options))
@@ -71,7 +73,8 @@ def _verb(talk: Callable[Concatenate[Subject, Arguments], Talk[Result]]) -> Call
 
 
 class Stream(Subject):
-    """A stream by its name, existing or not. `content_type` is asked of the server when it is not given and needed."""
+    """A handle to a stream by name; the stream need not exist. The client fetches a missing `content_type` from the server when it needs
+    it."""
 
     def __init__(self, wire: Wire, name: str, content_type: str | None, retry: Retry) -> None:
         super().__init__(name, content_type, retry)
@@ -87,15 +90,19 @@ class Stream(Subject):
     delete = _verb(streams.delete)
 
     def with_options(self, *, headers: Mapping[str, str] | None = None, params: Mapping[str, str] | None = None) -> Stream:
-        """The same stream, with more custom headers and query parameters in every request, as for one call:
-        `stream.with_options(headers={"traceparent": "..."}).append(record)`. Raises ValueError for a name that the client sets itself."""
+        """Return a handle that adds custom headers and query parameters to every request.
+
+        For a single call: `stream.with_options(headers={"traceparent": "..."}).append(record)`. Raises ValueError for names that the
+        client sets."""
         other = copy(self)
         other._wire = self._wire.extended(extras_of(headers, params))
         return other
 
     def producer(self, producer_id: str = "", *, epoch: int | None = None, batching: Batching | None = None) -> Producer:
-        """An idempotent producer: use it in a `with`. Without an id it gets one of its own. With an id it takes the next epoch, or the given
-        one if that was never used, and so fences off earlier runs of the same id."""
+        """Return an idempotent producer; use it in a `with`.
+
+        Without an id the producer draws a random one. With an id it takes the next epoch and thereby fences earlier runs of the same id.
+        A given `epoch` must never have been used for the id."""
         names = Driver(self._wire).run(streams.producer_names(self, producer_id, epoch, drawn_producer_id()))
         return Producer(self._wire, names, batching or Batching(), self._retry)
 
@@ -107,32 +114,35 @@ class Stream(Subject):
         max_bytes: int | None = None,
         consistency: Consistency = "leader",
     ) -> Reader:
-        """What the stream holds from an offset to its tail, or from a time: RFC 3339, or so long ago ("10m"). `max_bytes` bounds a page.
-        `consistency="local"` is content with what the asked node of a cluster has."""
+        """Read from an offset, or from a time, up to the tail.
+
+        `from_time` is RFC 3339 or an age ("10m"). `max_bytes` limits one page. `consistency="local"` accepts the possibly stale copy of
+        the contacted node."""
         place = streams.place(self, offset, from_time, max_bytes, consistency=consistency)
         return Reader(self._wire, place, read(place, self._retry))
 
     def tail(
         self, offset: str = NOW, *, from_time: str | datetime = "", live: Live = "auto", consistency: Consistency = "leader"
     ) -> Reader:
-        """What it holds from an offset or a time on, and then what comes, until it is closed. Lost connections are resumed."""
+        """Read from an offset or a time, then follow new records until the stream is closed. Lost connections are resumed."""
         place = streams.place(self, offset, from_time, consistency=consistency)
         return Reader(self._wire, place, tail(place, self._retry, live), live=True)
 
     def fork(self, name: str, *, offset: str | None = None, ttl_seconds: int | None = None, expires_at: str | None = None) -> Stream:
-        """A new stream that begins with what this one holds up to an offset (None: all of it)."""
+        """Create a stream that starts with the records of this one up to an offset (None: the tail)."""
         lifetime = Lifetime(ttl_seconds=ttl_seconds, expires_at=expires_at)
         Driver(self._wire).run(streams.fork(self, name, offset, lifetime))
         return Stream(self._wire, name, self.content_type, self._retry)
 
 
 class Client:
-    """A server, or the nodes of a cluster: several URLs, in a list or with commas. It goes to the node that owns a stream by itself, and to
-    another when one is away. It holds connections, so keep one and close it, or use it in a `with`; threads may share it.
+    """A client of one server, or of the nodes of one cluster.
 
-    `token` goes as a bearer token with every request, and so do `headers` and `params`, custom headers and query parameters; `retry` says
-    how long failures that may pass are met by trying again; `verify` is False, or an `ssl.SSLContext`, for certificates that this machine
-    does not know."""
+    Pass several URLs as a list, or separated by commas. The client sends requests to the node that owns a stream, and fails over when a
+    node is down. It pools connections: keep one client and close it, or use it in a `with`. Threads may share it.
+
+    `token` is sent as a bearer token, and `headers` and `params` as custom headers and query parameters, with every request. `retry` is
+    the policy for transient failures. `verify` is False or an `ssl.SSLContext`, for certificates that this machine does not trust."""
 
     def __init__(
         self,
@@ -158,21 +168,23 @@ class Client:
         self.close()
 
     def close(self) -> None:
+        """Close the pooled connections."""
         self._wire.close()
 
     def with_options(self, *, headers: Mapping[str, str] | None = None, params: Mapping[str, str] | None = None) -> Client:
-        """The same client, with more custom headers and query parameters in every request. It shares this one's connections: close this
-        one. Raises ValueError for a name that the client sets itself."""
+        """Return a client that adds custom headers and query parameters to every request.
+
+        It shares the connections of this client; close this one. Raises ValueError for names that the client sets."""
         other = copy(self)
         other._wire = self._wire.extended(extras_of(headers, params))
         return other
 
     def stream(self, name: str, *, content_type: str | None = None) -> Stream:
-        """The stream of this name; nothing is asked of the server yet."""
+        """Return a handle to the stream of this name. Sends no request."""
         return Stream(self._wire, name, content_type, self._retry)
 
     def streams(self, prefix: str = "", *, consistency: Consistency = "leader") -> Iterator[Facts]:
-        """The streams whose names begin with `prefix`, by name."""
+        """List the streams whose names start with `prefix`, sorted by name."""
         return Feed(self._wire, verbs.listing(prefix, self._retry, local=is_local(consistency)))
 
     def share(
@@ -185,16 +197,18 @@ class Client:
         handle_seconds: float = HANDLE_SECONDS,
         wait: bool = True,
     ) -> Work:
-        """Work on the records of streams together with others: every worker of the group that names the same `sources` (streams, and at most
-        one pattern: `*` is a segment, `**` any number) is given some of them, and each record goes to one, at least once. Iterate over
-        it; coming back for the next job acknowledges the one before. The group works on what is appended after it was made.
+        """Join a worker group and share the records of its source streams.
 
-        As many workers are busy at once as there are `lanes`. `by="stream"` keeps the order of each stream: all its records go to one lane.
-        While a record is handled its lease is kept up, for `handle_seconds` at most; a worker that dies loses it after `lease_seconds`.
-        `wait=False` ends when nothing is left to do. Raises `StreamExists` when the group was made with other sources or lanes."""
+        All workers of a group name the same `sources`: streams, and at most one pattern (`*` matches a segment, `**` any number). Each
+        record goes to one worker, at least once. Iterate for jobs; fetching the next job acknowledges the previous one. The group
+        receives the records appended after its creation.
+
+        At most `lanes` workers are busy at once. `by="stream"` preserves the order of each stream by sending all its records to one lane.
+        A lease is renewed while a record is handled, for `handle_seconds` at most. The lease of a dead worker expires after
+        `lease_seconds`. `wait=False` ends when no work is left. Raises `StreamExists` when the group exists with other sources or lanes."""
         plan = WorkerSettings(group=group, sources=sources, lanes=lanes, by=by, lease_seconds=lease_seconds)
         return Work(self._wire, Worker(plan, worker_name(), self._retry, handle_seconds=handle_seconds), wait=wait)
 
     def disband(self, group: str) -> int:
-        """Delete a group and its cursors, not the streams it worked on. The number of lanes that it had."""
+        """Delete a group and its cursors, but not its source streams. Return the number of lanes that it had."""
         return Driver(self._wire).run(disband(group, self._retry))

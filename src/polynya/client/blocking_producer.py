@@ -1,4 +1,4 @@
-"""The blocking shell of a producer: a thread for each request that may be under way."""
+"""The blocking producer: one thread per request in flight."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ Receipt = Future[Appended]
 
 
 class Producer(ProducerProgress):
-    """Appends from any thread, in the order in which they came, each stored once. Use it in a `with`: the end of the block waits until
-    everything is durable, and raises `ProducerFailed` if something cannot be."""
+    """An idempotent producer: it stores each record once, in the order of the `append` calls. Threads may share it.
+
+    Use it in a `with`: the end of the block waits until all records are durable, and raises `ProducerFailed` if one cannot be."""
 
     def __init__(self, wire: Wire, names: Names, batching: Batching, retry: Retry) -> None:
         super().__init__(ProducerCore(names, batching, retry))
@@ -37,14 +38,16 @@ class Producer(ProducerProgress):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and not issubclass(kind, Exception):  # an interrupt does not wait for the server
+        if kind is not None and not issubclass(kind, Exception):  # on an interrupt, do not wait for the server
             self.abandon()
         else:
             self.close()
 
     def append(self, record: Json) -> Receipt:
-        """Take one record; it leaves soon, in a batch. Waits while the buffer is full. The receipt's `result()` waits until the record is
-        durable; nobody has to ask it. Raises TypeError and ValueError for what is no record, `ProducerFailed` when the producer has failed."""
+        """Buffer one record for the next batch, and return the batch's receipt.
+
+        Waits while the buffer is full. The receipt's `result()` waits until the record is durable; calling it is optional. Raises
+        TypeError or ValueError for an invalid record, `ProducerFailed` once the producer has failed."""
         data = self._core.encode(record)
         with self._changed:
             while not self._core.has_room(len(data)):
@@ -53,15 +56,17 @@ class Producer(ProducerProgress):
             began = batch.receipt is None
             if began:
                 batch.receipt = Future()
-                batch.receipt.set_running_or_notify_cancel()  # a batch is not one caller's to cancel
+                batch.receipt.set_running_or_notify_cancel()  # callers share a batch: none may cancel it
             if began or self._core.is_full:
                 self._changed.notify_all()
         assert isinstance(batch.receipt, Future)
         return batch.receipt
 
     def close_stream(self, *records: Json) -> Appended:
-        """Close the stream: after all that was appended, and with the given last records, all or none. Wait until it is done. Called again
-        without records it answers the same. Raises `ProducerFailed`; TypeError and ValueError for what is no record."""
+        """Close the stream after all appended records and the given last ones, which are stored atomically.
+
+        Waits until the stream is closed. Calling it again without records returns the same result. Raises `ProducerFailed`, and TypeError
+        or ValueError for an invalid record."""
         data = [self._core.encode(record) for record in records]
         with self._changed:
             batch = self._core.close_stream(data)
@@ -74,7 +79,7 @@ class Producer(ProducerProgress):
         return result
 
     def flush(self) -> None:
-        """Wait until all that was appended is durable. Raises `ProducerFailed`."""
+        """Wait until all appended records are durable. Raises `ProducerFailed`."""
         with self._changed:
             end = self._core.flush()
             self._changed.notify_all()
@@ -84,7 +89,7 @@ class Producer(ProducerProgress):
                 raise self._core.failure
 
     def close(self) -> None:
-        """Flush, and end. Raises `ProducerFailed`. If it is interrupted meanwhile, it does not wait for the server any more."""
+        """Flush and stop. Raises `ProducerFailed`. On an interrupt, stop without waiting for the server."""
         try:
             self.flush()
         except KeyboardInterrupt:
@@ -96,7 +101,7 @@ class Producer(ProducerProgress):
         self._end()
 
     def abandon(self) -> None:
-        """End now. What has no receipt yet may be stored or not."""
+        """Stop immediately. Records without a receipt may or may not be stored."""
         with self._changed:
             self._core.abandon("it was abandoned")
             self._settle()
@@ -110,16 +115,16 @@ class Producer(ProducerProgress):
             thread.join()
 
     def _work(self) -> None:
-        """Whatever ends it but its end is told to those who wait: a client that was closed before its producer, for one."""
+        """Run a sender; an unexpected error, such as a closed client, fails the producer and wakes its waiters."""
         try:
             self._send_all()
-        except Exception as error:  # noqa: BLE001 (the failure is the producer's: it is raised where records are given to it)
+        except Exception as error:  # noqa: BLE001 (`append` and `flush` raise the failure)
             with self._changed:
                 self._core.abandon(f"it cannot go on: {error}")
                 self._settle()
 
     def _send_all(self) -> None:
-        """One request after the other."""
+        """Send one request at a time until the producer is done."""
         while True:
             with self._changed:
                 while (request := self._core.due(now := time.monotonic())) is None:

@@ -1,4 +1,4 @@
-"""The blocking shell of a worker: jobs one by one, and a thread that keeps the lease while one is being handled."""
+"""The blocking worker: it yields jobs one by one, and a thread renews the lease while a job is handled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Work(Membership, Iterator[Job]):
-    """Iterate over it for jobs. Entered with `with`, it makes the group before the block begins, and gives its lease back at the end."""
+    """Iterate over it for jobs. `with` creates the group before the block starts, and releases the lease at its end."""
 
     def __init__(self, wire: Wire, worker: Worker, *, wait: bool) -> None:
         super().__init__(worker)
@@ -44,13 +44,13 @@ class Work(Membership, Iterator[Job]):
         return job
 
     def close(self) -> None:
-        """Acknowledge what was handled, and let others have the rest at once."""
+        """Acknowledge the handled records and release the lease at once."""
         self._ended.set()
         self._feed.close()
         if self._beater is not None:
             self._beater.join()
         if (farewell := self._worker.farewell()) is not None:
-            self._wire.send(farewell)  # if it gets lost, the lease runs out
+            self._wire.send(farewell)  # best effort: the lease expires otherwise
 
     def _beat(self, seconds: float) -> None:
         while not self._ended.wait(seconds):

@@ -1,4 +1,4 @@
-"""One request to its end: sent, sent again where that is safe, and answered or failed with a typed error."""
+"""One request run to completion: sent, retried where that is safe, and answered or failed with a typed error."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from polynya.client.messages import Broken, Heard, HttpRequest, HttpResponse, Pa
 
 Result = TypeVar("Result")
 
-LATER = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that may pass
-REFUSED_BY_STATUS = frozenset((425, 429))  # whose meaning alone says that nothing was applied
-NOT_LATER = frozenset(("PRODUCER_LIMIT", "STREAM_QUOTA", "TOO_MANY_SUBSCRIPTIONS"))  # passes, but not soon
+LATER = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses of transient failures
+REFUSED_BY_STATUS = frozenset((425, 429))  # statuses that imply that nothing was applied
+NOT_LATER = frozenset(("PRODUCER_LIMIT", "STREAM_QUOTA", "TOO_MANY_SUBSCRIPTIONS"))  # transient, but not within a retry period
 
 
 class Verdict(enum.Enum):
-    """What a failure means for the request."""
+    """The consequence of a failure for the request."""
 
     NOTHING = "nothing was applied, and it may pass"
     PERHAPS = "it may have been applied, and it may pass"
@@ -26,7 +26,7 @@ class Verdict(enum.Enum):
 
 
 def judge(what: HttpResponse | Broken) -> Verdict | None:
-    """None: a success."""
+    """Classify a response or a broken attempt; None means success."""
     if isinstance(what, Broken):
         return Verdict.PERHAPS if what.sent else Verdict.NOTHING
     if 200 <= what.status < 300 or what.status == 304:
@@ -48,9 +48,10 @@ def call(
     repeatable: bool,
     again: Callable[[], HttpRequest] | None = None,
 ) -> Talk[Result]:
-    """What `take` makes of the successful answer; when it raises `AnswerDamaged`, that is a failure like others. `repeatable`: doing it
-    twice does no more than doing it once, so it is sent again also when an attempt may have been applied. `again` makes the request to
-    send after an answer that broke off. Raises `ClientError`."""
+    """Send a request until it succeeds, and return `take(response)`. Raises `ClientError`.
+
+    An `AnswerDamaged` raised by `take` counts as a failed attempt. `repeatable` marks an idempotent request, which is retried even when
+    an attempt may have been applied. `again` builds the request to send after a response that broke off."""
     trouble = Trouble(retry)
     reads = request.method in ("GET", "HEAD")
     perhaps = False  # an attempt may have been applied
@@ -69,7 +70,7 @@ def call(
             assert isinstance(outcome, HttpResponse)
             error = refused(outcome, what)
             if perhaps and not reads:
-                error.outcome = Outcome.UNKNOWN  # this attempt was refused; an earlier one may have been applied
+                error.outcome = Outcome.UNKNOWN  # an earlier attempt may have been applied
             raise error
         perhaps |= verdict is Verdict.PERHAPS
         pause = trouble.pause(heard, retry_after(outcome)) if repeatable or not perhaps else None
@@ -86,13 +87,13 @@ def answer_of(heard: Heard) -> HttpResponse | Broken:
 
 
 def retry_after(what: HttpResponse | Broken) -> float:
-    """Seconds; 0 when nothing is said, or a date."""
+    """Return the Retry-After header in seconds; 0 when it is missing or a date."""
     text = what.headers.get("retry-after", "") if isinstance(what, HttpResponse) else ""
     return float(text) if text.isdecimal() and text.isascii() and len(text) < 7 else 0.0
 
 
 def failure(last: HttpResponse | Broken, what: str, *, perhaps: bool) -> ClientError:
-    """The error when trying is over; `perhaps`: some attempt may have been applied."""
+    """Return the error to raise when retries are exhausted. `perhaps`: an attempt may have been applied."""
     kind = OutcomeUnknown if perhaps else Unavailable
     if isinstance(last, Broken):
         return kind(f"{what}: {'no answer came' if last.sent else 'the server cannot be reached'}: {last.why}")
@@ -103,7 +104,7 @@ def failure(last: HttpResponse | Broken, what: str, *, perhaps: bool) -> ClientE
 
 
 def header(answer: HttpResponse, name: str, what: str) -> str:
-    """A header that a success must have. Raises `AnswerDamaged`."""
+    """Return a header that a success must have. Raises `AnswerDamaged`."""
     value = answer.headers.get(name)
     if value is None:
         raise AnswerDamaged(f"{what}: the answer lacks {name}; is this a server of streams?", status=answer.status)
@@ -115,11 +116,13 @@ def is_true(answer: HttpResponse, name: str) -> bool:
 
 
 def stream_target(name: str, query: Mapping[str, str] | None = None) -> str:
-    """The target of a stream's URL; `name` is as it is shown in listings."""
+    """Return the URL path and query of a stream; `name` is as shown in listings."""
     return f"/v1/stream/{quoted_name(name)}" + (f"?{urlencode(query)}" if query else "")
 
 
 def quoted_name(name: str) -> str:
-    """A stream's name as part of a URL. '.' and '..' are quoted too, for the server to refuse: otherwise the HTTP library resolves them,
-    and the request reaches another stream."""
+    """Quote a stream name for a URL.
+
+    The segments '.' and '..' are quoted too, so that the server refuses them. The HTTP library would resolve them and reach another
+    stream."""
     return "/".join(segment.replace(".", "%2E") if segment in (".", "..") else segment for segment in quote(name, safe="/").split("/"))

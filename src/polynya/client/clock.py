@@ -1,4 +1,4 @@
-"""The clock and the dice of both shells, and the names that they draw."""
+"""The clock, the random numbers and the random names of both clients."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from polynya.client.messages import Broken, Heard, HttpResponse
 
 
 def heard(what: HttpResponse | Broken | bytes | None = None) -> Heard:
-    """What came of an effect, now."""
-    return Heard(time.monotonic(), random.random(), what)  # noqa: S311 (it spreads retries)
+    """Wrap the result of an effect with the current time and a random number."""
+    return Heard(time.monotonic(), random.random(), what)  # noqa: S311 (retry jitter)
 
 
 def drawn_producer_id() -> str:
-    """For a producer without a name of its own."""
+    """Return a random id for an unnamed producer."""
     return f"py-{secrets.token_hex(8)}"
 
 
 def worker_name() -> str:
-    """Of this process and machine, and no other worker's."""
+    """Return a unique worker name: host, process id and a random suffix."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"

@@ -1,4 +1,4 @@
-"""Who carries out talks: their effects done in order, blocking and asynchronously."""
+"""Drivers of `Talk` generators: they carry out effects in order, blocking or with asyncio."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 class Driver:
-    """Carries out one talk: at most one answer is open."""
+    """Carries out the effects of one talk. At most one response is open."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -45,7 +45,7 @@ class Driver:
             self._opened = None
 
     def run(self, talk: Talk[Result]) -> Result:
-        """A talk that gives nothing but its result."""
+        """Run a talk that yields no values, and return its result."""
         try:
             effect = next(talk)
             while True:
@@ -59,7 +59,7 @@ class Driver:
 
 
 class Feed(Iterator[Any]):
-    """What a talk gives, one by one. What broke it off is said again by every later call: it has not come to its end."""
+    """Iterate over the values that a talk yields. After an error every later call raises the error again instead of ending the iteration."""
 
     def __init__(self, wire: Wire, talk: Talk[None]) -> None:
         self._line = Driver(wire)
@@ -87,7 +87,7 @@ class Feed(Iterator[Any]):
 
 
 class AsyncDriver:
-    """Carries out one talk: at most one answer is open."""
+    """Carries out the effects of one talk. At most one response is open."""
 
     def __init__(self, wire: AsyncWire) -> None:
         self._wire = wire
@@ -114,7 +114,7 @@ class AsyncDriver:
             await opened.close()
 
     async def run(self, talk: Talk[Result]) -> Result:
-        """A talk that gives nothing but its result."""
+        """Run a talk that yields no values, and return its result."""
         try:
             effect = next(talk)
             while True:
@@ -128,14 +128,16 @@ class AsyncDriver:
 
 
 class AsyncFeed(AsyncIterator[Any]):
-    """What a talk gives, one by one. A caller that is cancelled takes nothing along: what it waited for goes on, and the next call waits
-    for that. What broke it off is said again by every later call: it has not come to its end."""
+    """Iterate over the values that a talk yields.
+
+    Cancelling a caller loses nothing: the pending effect continues, and the next call awaits it. After an error every later call raises
+    the error again instead of ending the iteration."""
 
     def __init__(self, wire: AsyncWire, talk: Talk[None]) -> None:
         self._line = AsyncDriver(wire)
         self._talk = talk
         self._began = False
-        self._doing: asyncio.Task[Heard] | None = None  # what the talk waits for
+        self._doing: asyncio.Task[Heard] | None = None  # the pending effect
         self._called = False
         self._broken: ClientError | None = None
 
@@ -163,7 +165,7 @@ class AsyncFeed(AsyncIterator[Any]):
             self._called = False
 
     def _on(self) -> Give | None:
-        """What the talk gives next; None: it waits for something."""
+        """Advance the talk to its next value; return None while an effect is pending."""
         if self._doing is None:
             effect = self._talk.send(heard()) if self._began else next(self._talk)
             self._began = True
@@ -190,7 +192,7 @@ class AsyncFeed(AsyncIterator[Any]):
 
 
 async def _ended(doing: asyncio.Task[Heard]) -> None:
-    """Waits for its end, whatever that is; who waits may be cancelled. (`asyncio.wait` costs three times as much.)"""
+    """Wait until the task ends, without raising its error; the waiter may be cancelled. (`asyncio.wait` costs three times as much.)"""
     ended = asyncio.get_running_loop().create_future()
 
     def end(_: asyncio.Task[Heard]) -> None:
@@ -205,13 +207,13 @@ async def _ended(doing: asyncio.Task[Heard]) -> None:
 
 
 def _look(done: asyncio.Task[Heard]) -> None:
-    """An error is told to the next call; where there is none, it is nobody's."""
+    """Mark the error as retrieved: the next call raises it, if there is one."""
     if not done.cancelled():
         done.exception()
 
 
 def _break(error: BaseException) -> ClientError | None:
-    """What later calls are told."""
+    """Return the error that later calls raise; None after the normal end."""
     if isinstance(error, StopIteration):
         return None
     if isinstance(error, ClientError):

@@ -1,4 +1,4 @@
-"""What can go wrong for a user of the client, sorted by what became of the request: applied, refused, or unknown."""
+"""The errors of the client, classified by the outcome of the request: applied, refused, or unknown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from polynya.client.messages import HttpResponse
 
 
 class Outcome(enum.Enum):
-    """What became of a request. A retry of what was REFUSED is safe; one of what is UNKNOWN may apply it a second time."""
+    """The outcome of a request. Retrying a REFUSED request is safe. Retrying one with an UNKNOWN outcome may apply it twice."""
 
     APPLIED = "applied"
     REFUSED = "refused"
@@ -18,8 +18,10 @@ class Outcome(enum.Enum):
 
 
 class ClientError(Exception):
-    """All errors of the client. `code` is the server's (docs/errors.md) or "", `status` its HTTP status or 0, and `request_id` finds the
-    request in the server's log. `retry_after` are the seconds that the server asked to wait, or 0."""
+    """The base of all client errors.
+
+    `code` is the server's error code (docs/errors.md) or "". `status` is the HTTP status or 0. `request_id` identifies the request in the
+    server's log. `retry_after` is the wait in seconds that the server asked for, or 0. `outcome` says whether the request was applied."""
 
     outcome = Outcome.REFUSED
     retry_after = 0.0
@@ -37,31 +39,32 @@ class ClientError(Exception):
 
 
 class Refused(ClientError):
-    """Certainly nothing was applied, and the same request would be refused again."""
+    """The server refused the request and applied nothing. The same request would be refused again."""
 
 
 class Unavailable(ClientError):
-    """Certainly nothing was applied: no server there, or one that cannot take it now. Trying went on for as long as the policy says."""
+    """No server was reachable or ready, and nothing was applied. Raised when the retry policy is exhausted."""
 
 
 class OutcomeUnknown(ClientError):
-    """It may have been applied or not: no answer came, or one that says so. Read back, or use a producer, whose repeats are safe."""
+    """The request may have been applied: the response was lost, or said so. Read the stream back, or use a producer, whose retries are
+    idempotent."""
 
     outcome = Outcome.UNKNOWN
 
 
 class AnswerDamaged(ClientError):
-    """The server applied it, but its answer lacks what it should say."""
+    """The server applied the request, but its response lacks required data."""
 
     outcome = Outcome.APPLIED
 
 
 class AccessDenied(Refused):
-    """The server wants a token, does not know the given one, or it does not allow this."""
+    """The token is missing, unknown, or lacks the permission."""
 
 
 class StreamNotFound(Refused):
-    """There is no such stream."""
+    """The stream does not exist."""
 
 
 class StreamGone(Refused):
@@ -69,7 +72,7 @@ class StreamGone(Refused):
 
 
 class StreamReplaced(Refused):
-    """The stream was deleted and created again since this handle or reader first saw it. What was read is of the former one."""
+    """The stream was deleted and recreated since this handle or reader first used it. Records read so far belong to the deleted stream."""
 
 
 class StreamExists(Refused):
@@ -77,37 +80,39 @@ class StreamExists(Refused):
 
 
 class StreamClosed(Refused):
-    """Nothing can be appended any more. `offset` is the stream's final one."""
+    """The stream is closed and accepts no appends. `offset` is its final offset."""
 
     offset = ""
 
 
 class Trimmed(Refused):
-    """The offset lies before the first kept record. `retained_offset` is where reading can begin."""
+    """The offset is before the first retained record. Reading can start at `retained_offset`."""
 
     retained_offset = ""
 
 
 class SequenceRegression(Refused):
-    """`Stream-Seq` was not greater than the last one."""
+    """The `Stream-Seq` was not greater than the last one."""
 
 
 class ProducerFenced(Refused):
-    """A newer run of the same producer has taken over. `epoch` is its epoch."""
+    """A newer run of the same producer id has taken over. `epoch` is its epoch."""
 
     epoch = 0
 
 
 class ProducerGap(Refused):
-    """The server expects another sequence: it does not know this producer any more, or another one writes under its name."""
+    """The server expects another sequence number: it no longer knows this producer, or another process writes under the same id."""
 
     expected = 0
     received = 0
 
 
 class ProducerFailed(ClientError):
-    """The producer cannot go on; `cause` says why. Of its records `applied` are durable, `refused` certainly are not stored, and of
-    `unknown` (the next after the applied ones) nobody can tell. Batches keep their order, so none is applied after a gap."""
+    """The producer failed and accepts no more records; `cause` is the reason.
+
+    Of its records, `applied` are durable and `refused` are certainly not stored. The next `unknown` records after the applied ones may be
+    stored. Batches stay in order: none is applied after a gap."""
 
     def __init__(self, cause: ClientError, *, applied: int, refused: int, unknown: int) -> None:
         said = f"{cause.message} ({applied} records applied, {refused} refused" + (f", {unknown} unknown)" if unknown else ")")
@@ -120,7 +125,7 @@ class ProducerFailed(ClientError):
 
 
 class LeaseLost(Refused):
-    """The lease on a group's work is over: another worker may have it. What was not acknowledged is given again, perhaps to another."""
+    """The lease on a group's lane has expired: another worker may hold it. Unacknowledged records are delivered again."""
 
 
 _BY_CODE: dict[str, type[Refused]] = {
@@ -144,7 +149,7 @@ _BY_CODE: dict[str, type[Refused]] = {
 }
 
 
-_WORDS = {  # for an answer without a body, as one to HEAD
+_WORDS = {  # for responses without a body, such as those to HEAD
     "NOT_FOUND": "there is no such stream; create() makes it",
     "GONE": "the stream was deleted",
     "UNAUTHORIZED": "the server needs a token, or does not know the given one",
@@ -162,7 +167,7 @@ class _Body(msgspec.Struct):
 
 
 def refused(answer: HttpResponse, what: str) -> Refused:
-    """The typed error of a deterministic no. `what` is what was asked for, as in "append to 'orders'"."""
+    """Return the typed error of a refusal that no retry helps. `what` names the operation, as in "append to 'orders'"."""
     told = said(answer)
     code = told.code or _code_of(answer)
     message = _WORDS.get(code, told.message) if not answer.body else told.message
@@ -181,7 +186,7 @@ def refused(answer: HttpResponse, what: str) -> Refused:
 
 
 def said(answer: HttpResponse) -> _Told:
-    """What an error's body says, whatever it is."""
+    """Parse an error response of any form."""
     try:
         return msgspec.json.decode(answer.body, type=_Body).error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -190,7 +195,7 @@ def said(answer: HttpResponse) -> _Told:
 
 
 def _code_of(answer: HttpResponse) -> str:
-    """The code of an answer without a body that says it: one to HEAD, or one of another server of the protocol."""
+    """Derive the error code of a response without one: to HEAD, or from another implementation of the protocol."""
     headers = answer.headers
     if answer.status == 409 and "stream-closed" in headers:
         return "STREAM_CLOSED"

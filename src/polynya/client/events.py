@@ -1,4 +1,4 @@
-"""Server-sent events as they come: bytes in, events out (WHATWG HTML 9.2.6)."""
+"""An incremental parser of server-sent events (WHATWG HTML 9.2.6)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import codecs
 
 import msgspec
 
-EVENT_BYTES_MAX = 64 << 20  # an event holds one append, or a page; more than this is no stream of ours
+EVENT_BYTES_MAX = 64 << 20  # an event holds one append or one page; a larger one is not from a Polynya server
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One event. `id` is the last one seen, as browsers keep it."""
+    """One event. `id` is the last event id seen, as in browsers."""
 
     name: str
     data: str
@@ -18,11 +18,11 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class EventParser:
-    """Feed it a body piece by piece. What the end cuts off is no event."""
+    """Parses a body fed in pieces. An event that the end cuts off is dropped."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._parts: list[str] = []  # of a line that has not ended
+        self._parts: list[str] = []  # of an incomplete line
         self._after_cr = False
         self._name = self._last_id = ""
         self._data: list[str] = []
@@ -30,7 +30,7 @@ class EventParser:
         self._line_size = 0
 
     def feed(self, piece: bytes) -> list[Event]:
-        """The events that end in this piece. Raises ValueError for one that is too large."""
+        """Return the events that this piece completes. Raises ValueError when an event is too large."""
         found = []
         for line in self._lines(piece):
             if line:
@@ -58,7 +58,7 @@ class EventParser:
             raise ValueError(f"an event has more than {EVENT_BYTES_MAX} bytes")
 
     def _lines(self, piece: bytes) -> list[str]:
-        """Lines that end in CR LF, LF or CR."""
+        """Split into lines that end in CR LF, LF or CR."""
         text = self._decoder.decode(piece)
         if self._after_cr and text:
             text = text.removeprefix("\n")

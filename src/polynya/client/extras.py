@@ -1,4 +1,4 @@
-"""Headers and query parameters of the user's own, which go with each request beside those of the protocol."""
+"""Custom headers and query parameters, sent with each request besides those of the protocol."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OWN_PARAMS = frozenset(("offset", "from_time", "live", "cursor", "max_bytes", "
 
 
 class Extras(msgspec.Struct, frozen=True):
-    """Custom headers, whose names are in lower case, and custom query parameters."""
+    """Custom headers, with names in lower case, and custom query parameters."""
 
     headers: dict[str, str] = {}
     params: dict[str, str] = {}
@@ -30,18 +30,18 @@ class Extras(msgspec.Struct, frozen=True):
         return bool(self.headers or self.params)
 
     def joined(self, others: Extras) -> Extras:
-        """Both; a value of `others` replaces one of the same name."""
+        """Merge both; values of `others` win."""
         return Extras(self.headers | others.headers, self.params | others.params)
 
     def target(self, request: HttpRequest) -> str:
-        """The target of a request with the parameters added."""
+        """Return the target of a request with the parameters added."""
         if not self.params:
             return request.target
         return f"{request.target}{'&' if '?' in request.target else '?'}{urlencode(self.params)}"
 
 
 def extras_of(headers: Mapping[str, str] | None, params: Mapping[str, str] | None) -> Extras:
-    """Check what a user gives. Raises ValueError for a name that the client sets itself, and for what no header can hold."""
+    """Validate custom headers and parameters. Raises ValueError for names that the client sets, and for invalid names or values."""
     taken: dict[str, str] = {}
     for name, value in (headers or {}).items():
         key = name.lower()

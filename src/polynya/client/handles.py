@@ -1,4 +1,4 @@
-"""What the handles of both shells show of what they hold: a reader its position, a producer its progress, a worker its name."""
+"""Properties that the handles of both clients share: a reader's position, a producer's progress, a worker's name."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from polynya.client.workers import Worker
 
 
 class Position:
-    """Where the user of a reader is: after what was given last. `offset` is where another reader would go on.
+    """The position of a reader. `offset` is after the last record handed out; another reader can resume there.
 
-    A page without records moves the offset too, as soon as no record waits to be handed out. A `live` reader does not show such pages."""
+    A page without records also advances the offset once no record waits to be handed out. A `live` reader does not show such pages."""
 
     def __init__(self, place: ReadPosition, *, live: bool) -> None:
         self._place = place
@@ -27,17 +27,17 @@ class Position:
 
     @property
     def content_type(self) -> str:
-        """Of the stream; "" before the first answer."""
+        """The stream's content type; "" before the first response."""
         return self._place.content_type
 
     @property
     def up_to_date(self) -> bool:
-        """Everything was given that was there when the server was last asked."""
+        """True when the reader has handed out everything up to the tail of the last response."""
         return self._place.up_to_date and not self._waiting
 
     @property
     def closed(self) -> bool:
-        """Everything was given, and nothing will follow."""
+        """True when the reader has handed out everything and the stream is closed."""
         return self._place.closed and not self._waiting
 
     def _take(self, page: Page) -> None:
@@ -47,14 +47,14 @@ class Position:
             self.offset = page.offset
 
     def _passed(self, page: Page) -> bool:
-        """Note that the page is handed out whole. Returns whether the user is shown it."""
+        """Record that a whole page was handed out. Return True if the user should see it."""
         self._end = page.offset
         if not self._waiting:
             self.offset = page.offset
         return bool(page.size or page.closed or not self._live)
 
     def _record(self) -> Record | None:
-        """The next record of the pages that came, if there is one left."""
+        """Return the next buffered record, or None."""
         if not self._waiting:
             return None
         record = self._waiting.popleft()
@@ -66,7 +66,7 @@ class Position:
 
 
 class ProducerProgress:
-    """How far a producer is."""
+    """The progress of a producer."""
 
     def __init__(self, core: ProducerCore) -> None:
         self._core = core
@@ -81,37 +81,37 @@ class ProducerProgress:
 
     @property
     def applied(self) -> int:
-        """Records that are durable."""
+        """The number of durable records."""
         return self._core.applied
 
     @property
     def buffered_bytes(self) -> int:
-        """Of records without a receipt."""
+        """The bytes of records without a receipt."""
         return self._core.buffered_bytes
 
     @property
     def repeats(self) -> int:
-        """Requests that were sent again."""
+        """The number of requests that were retried."""
         return self._core.repeats
 
     @property
     def offset(self) -> str:
-        """After the last record that is known to be durable; "" before the first."""
+        """The offset after the last record known to be durable; "" before the first."""
         return self._core.offset
 
 
 class Membership:
-    """A worker of a group."""
+    """The membership of a worker in a group."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
     @property
     def name(self) -> str:
-        """The worker's, as others see it."""
+        """The worker's name, as other workers see it."""
         return self._worker.name
 
     @property
     def leases_lost(self) -> int:
-        """Leases that ran out while their records were being handled."""
+        """The number of leases that expired while their records were handled."""
         return self._worker.turns_lost

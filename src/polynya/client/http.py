@@ -1,7 +1,7 @@
-"""HTTP for both shells: requests of the session over httpx, and whatever happens to them as an answer or a break.
+"""HTTP for both clients: send requests with httpx and return responses or broken attempts.
 
-httpx, and not a client of our own: it is kept well, is in the package already, has the same face for both shells, and brings TLS, proxies
-and connection pools. What the session sends is few and large (pages, batches), so the library's cost per request is not what limits it.
+httpx is maintained, already a dependency, and offers one interface for blocking and asyncio with TLS, proxies and pooling. Requests are
+few and large (pages, batches), so its cost per request is not the limit.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from polynya.client.messages import CONNECT_SECONDS, Broken, HttpRequest, HttpRe
 from polynya.client.routing import NEXT_SECONDS, OWNER_SECONDS, NodeRouter, is_loopback, server_list
 from polynya.client.values import SERVER_DEFAULT
 
-KEEP_SECONDS = 30.0  # an idle connection; the server keeps it longer, so that it is not closed just as it is used
+KEEP_SECONDS = 30.0  # idle connections; the server keeps them longer, so that none closes just as it is reused
 KEPT_MAX = 32
 NODE = HttpRequest("GET", "/v1/node", silence_seconds=NEXT_SECONDS)
 
-# Raised before anything reached the server, so that nothing can have been applied.
+# Raised before any byte reached the server: nothing can have been applied.
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and as whom: `servers` are nodes that act as one. `verify`: whether the server's certificate is checked, or an `ssl.SSLContext`."""
+    """The servers and credentials of a client. `servers` are the nodes of one cluster. `verify` is True, False, or an `ssl.SSLContext`."""
 
     servers: tuple[str, ...]
     token: str = ""
@@ -38,11 +38,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_secret(self) -> bool:
-        """Whether requests may carry a secret: a token, or a custom header or parameter."""
+        """True if requests may carry a secret: a token, or a custom header or parameter."""
         return bool(self.token or self.extras)
 
     def settings(self) -> dict[str, Any]:
-        """The arguments of both of httpx's clients. Raises ValueError when the server is no URL."""
+        """Return the arguments for httpx's clients. Raises ValueError when a server is not a URL."""
         if not self.servers:
             raise ValueError(f"no server's URL is given; it looks like {SERVER_DEFAULT}")
         for server in self.servers:
@@ -58,7 +58,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             "headers": headers,
             "verify": self.verify,
             "limits": httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_MAX, keepalive_expiry=KEEP_SECONDS),
-            "trust_env": not all(map(is_loopback, self.servers)),  # a proxy of the environment cannot reach this machine's loopback
+            "trust_env": not all(map(is_loopback, self.servers)),  # a proxy cannot reach this machine's loopback
         }
 
 
@@ -73,7 +73,7 @@ def options_of(
     headers: Mapping[str, str] | None = None,
     params: Mapping[str, str] | None = None,
 ) -> Options:
-    """Check what a client is made with. Raises ValueError."""
+    """Validate the arguments of a client. Raises ValueError."""
     extras = extras_of(headers, params)
     if token and "authorization" in extras.headers:
         raise ValueError("token= and an Authorization header were both given; give one of them")
@@ -81,7 +81,7 @@ def options_of(
 
 
 class _Extended:
-    """The part that both wires share: which way requests go, and what goes with each."""
+    """The part that both wires share: the router, and the extras added to each request."""
 
     def __init__(self, options: Options) -> None:
         self.compass = NodeRouter(options.servers, with_token=options.is_secret)
@@ -89,7 +89,7 @@ class _Extended:
         self._borrowed = False
 
     def extended(self: W, extras: Extras) -> W:
-        """Return a wire that adds more to each request. It uses the same connections, which it does not close."""
+        """Return a wire that adds more extras to each request. It borrows the connections of this one and never closes them."""
         other = copy.copy(self)
         other.extras = self.extras.joined(extras)
         other.compass = self.compass.guarded() if extras else self.compass
@@ -101,12 +101,12 @@ W = TypeVar("W", bound=_Extended)
 
 
 class Wire(_Extended):
-    """Blocking. Calls may come from any thread."""
+    """The blocking HTTP transport. Threads may share it."""
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self._http = httpx.Client(**options.settings())
-        del self._http.headers["connection"]  # keep-alive goes without saying, and the server knows an append's head by its bytes
+        del self._http.headers["connection"]  # HTTP/1.1 implies keep-alive, and the server recognizes an append's head by its exact bytes
 
     def close(self) -> None:
         if not self._borrowed:
@@ -116,7 +116,7 @@ class Wire(_Extended):
         return self._tried(request, self._send)
 
     def open(self, request: HttpRequest) -> tuple[HttpResponse | Broken, Opened | None]:
-        """The head, and what follows it when it is that of a success."""
+        """Send a request. Return its head, and the open body of a success."""
         opened: list[Opened] = []
 
         def once(built: httpx.Request) -> HttpResponse | Broken:
@@ -145,7 +145,7 @@ class Wire(_Extended):
             return _broken(error, built.url)
 
     def _tried(self, request: HttpRequest, once: Callable[[httpx.Request], HttpResponse | Broken]) -> HttpResponse | Broken:
-        """By the best way, and by the next as long as nothing could be sent."""
+        """Send to the preferred server, and to the next one while nothing could be sent."""
         compass = self.compass
         ways = compass.ways(request.target, time.monotonic())
         for number, server in enumerate(ways, 1):
@@ -161,14 +161,14 @@ class Wire(_Extended):
 
 
 class Opened:
-    """An answer whose body is still to come."""
+    """A response whose body is still arriving."""
 
     def __init__(self, response: httpx.Response) -> None:
         self._response = response
         self._pieces: Iterator[bytes] = response.iter_raw()
 
     def more(self) -> bytes | Broken:
-        """The next bytes; none at the end."""
+        """Return the next bytes; empty at the end."""
         try:
             return next(self._pieces, b"")
         except (httpx.TransportError, httpx.StreamError) as error:
@@ -179,7 +179,7 @@ class Opened:
 
 
 class AsyncWire(_Extended):
-    """The same without blocking."""
+    """The asyncio HTTP transport."""
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
@@ -209,7 +209,7 @@ class AsyncWire(_Extended):
 
         try:
             answer = await self._tried(request, once)
-        except BaseException:  # cancelled, perhaps while the nodes were asked for
+        except BaseException:  # cancelled, perhaps while fetching the list of nodes
             for each in opened:
                 await each.close()
             raise
@@ -239,7 +239,7 @@ class AsyncWire(_Extended):
 
 
 class AsyncOpened:
-    """The same without blocking."""
+    """A response whose body is still arriving, for asyncio."""
 
     def __init__(self, response: httpx.Response) -> None:
         self._response = response
@@ -256,7 +256,7 @@ class AsyncOpened:
 
 
 def _parts(request: HttpRequest, extras: Extras, *, alone: bool = True, owner: bool = False) -> dict[str, Any]:
-    """`alone`: there is no other way; `owner`: the node is asked because it owns the stream."""
+    """Return httpx's arguments for a request. `alone`: no other server is left to try. `owner`: the node owns the stream."""
     short = owner and "live=" not in request.target
     seconds = min(request.silence_seconds, OWNER_SECONDS) if short else request.silence_seconds
     timeout = httpx.Timeout(seconds, connect=CONNECT_SECONDS if alone else NEXT_SECONDS)
@@ -269,7 +269,7 @@ def _told(what: HttpResponse | Broken) -> tuple[int, dict[str, str]] | None:
 
 
 def _nodes(what: HttpResponse | Broken) -> list[str]:
-    """The nodes of the cluster, as `/v1/node` names them."""
+    """Return the cluster's nodes from a response of `/v1/node`."""
     try:
         return (
             list(msgspec.json.decode(what.body, type=_Node).nodes.values()) if isinstance(what, HttpResponse) and what.status == 200 else []
@@ -287,6 +287,6 @@ def _answer(response: httpx.Response) -> HttpResponse:
 
 
 def _broken(error: Exception, url: httpx.URL | None = None) -> Broken:
-    """The break, with the server that it happened with."""
+    """Return the broken attempt, with the server's URL in its reason."""
     at = f" ({url.copy_with(raw_path=b'/')})".replace("/)", ")") if url is not None else ""
     return Broken(not isinstance(error, _NOT_SENT), (str(error) or type(error).__name__) + at)

@@ -1,4 +1,4 @@
-"""The words between the pure session and a shell: what a talk asks for, and what it then hears."""
+"""Effects and results: the messages between a `Talk` and its driver."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 CONNECT_SECONDS = 5.0
-ANSWER_SECONDS = 60.0  # an append waits for the disk, a read perhaps for the object store
-SILENCE_SECONDS = 60.0  # a live server sends something (a comment at least) more often than this
+ANSWER_SECONDS = 60.0  # an append waits for fsync, a read may wait for the object store
+SILENCE_SECONDS = 60.0  # a healthy server sends at least a comment within this period
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
-    """One HTTP request. `target` is path and query, percent-encoded; header names are in lower case. `silence_seconds`: how long the
-    server may say nothing."""
+    """One HTTP request. `target` is path and query, percent-encoded. Header names are in lower case. `silence_seconds` limits how long
+    the server may send nothing."""
 
     method: str
     target: str
@@ -24,7 +24,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
 
 
 class HttpResponse(msgspec.Struct, frozen=True):
-    """A whole answer; header names are in lower case. The head of an opened one has no `body` yet."""
+    """A complete response; header names are in lower case. The head of an opened response has no `body` yet."""
 
     status: int
     headers: dict[str, str]
@@ -32,40 +32,41 @@ class HttpResponse(msgspec.Struct, frozen=True):
 
 
 class Broken(msgspec.Struct, frozen=True):
-    """No answer, or none that is whole. `sent`: the server may have seen the request."""
+    """A failed attempt: no response, or an incomplete one. `sent`: the server may have received the request."""
 
     sent: bool
     why: str
 
 
-# What a talk yields. A shell does it, in this order of time, and sends what it heard.
+# A talk yields these effects. The driver carries them out in order and sends back the results.
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Send the request and take its whole answer."""
+    """Send the request and read the complete response."""
 
     request: HttpRequest
 
 
 class Open(msgspec.Struct, frozen=True):
-    """Send the request, and take its head; what is not 200 comes with its body. One answer is open at a time: the next `Open`, `Send` or
-    the end of the talk closes it."""
+    """Send the request and read the response's head; a status other than 200 includes the body.
+
+    One response is open at a time: the next `Open` or `Send`, or the end of the talk, closes it."""
 
     request: HttpRequest
 
 
 class More(msgspec.Struct, frozen=True):
-    """The next bytes of what is open; none at its end."""
+    """Read the next bytes of the open response; empty at its end."""
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """Wait."""
+    """Sleep."""
 
     seconds: float
 
 
 class Give(msgspec.Struct, frozen=True):
-    """Hand this to the user, and come back when the user wants the next."""
+    """Hand the value to the user; resume when the user asks for the next one."""
 
     value: object
 
@@ -74,9 +75,9 @@ Effect: TypeAlias = Send | Open | More | Pause | Give
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """What came of an effect: an answer (Send, Open), bytes (More), a break of either, or nothing (Pause, Give).
+    """The result of an effect: a response (Send, Open), bytes (More), a broken attempt of either, or nothing (Pause, Give).
 
-    `now` is the shell's clock in seconds, from any beginning but never going back; `luck` is drawn anew each time, from 0 to 1."""
+    `now` is a monotonic clock in seconds. `luck` is a random number from 0 to 1, drawn for each result."""
 
     now: float
     luck: float
@@ -88,9 +89,10 @@ Talk: TypeAlias = Generator[Effect, Heard, Result]
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """How failures that may pass are met: again after a pause that doubles from `pause_seconds` to `pause_seconds_max` (a random part of
-    it, so that clients spread), or what the server's Retry-After says if that is longer; until `seconds` have passed since the last time
-    that something succeeded."""
+    """The policy for transient failures.
+
+    The pause doubles from `pause_seconds` to `pause_seconds_max`, with jitter. A longer Retry-After of the server wins, up to
+    `retry_after_seconds_max`. Retries stop `seconds` after the first failure in a row."""
 
     seconds: float = 60.0
     pause_seconds: float = 0.1
@@ -99,7 +101,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trouble:
-    """Failures in a row: how long to wait after each, and when to give up."""
+    """Consecutive failures: computes the pause after each, and when to give up."""
 
     def __init__(self, retry: Retry) -> None:
         self._retry = retry
@@ -111,11 +113,11 @@ class Trouble:
         return self._since is None
 
     def passed(self) -> None:
-        """Something succeeded."""
+        """Reset after a success."""
         self._since, self._times = None, 0
 
     def pause(self, heard: Heard, retry_after: float = 0.0) -> float | None:
-        """Seconds to wait after a failure, or None: give up."""
+        """Return the seconds to wait after a failure, or None to give up."""
         retry = self._retry
         if self._since is None:
             self._since = heard.now

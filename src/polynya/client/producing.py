@@ -1,17 +1,20 @@
-"""The state of an idempotent producer: records to batches, batches to requests, answers to receipts. No clock, no socket, no thread.
+"""The state machine of an idempotent producer: it turns records into batches, batches into requests, and responses into receipts. It uses
+no clock, socket or thread.
 
-Batches are numbered from 0, and a batch's number is its `Producer-Seq`. Up to `in_flight` of them are under way at a time. What is not
-answered is sent again under its number, so that it is stored once; the server takes numbers in order alone, so that nothing is stored after
-a gap. A batch that overtook one before it (PRODUCER_GAP), as may happen on different connections, waits until that one is through. As each
-of those was sent in vain, fewer go out at a time then, and more again as long as none overtakes.
+Batches are numbered from 0; the number is the batch's `Producer-Seq`. Up to `in_flight` batches are in flight at a time. An unanswered
+batch is retried under its number, so the server stores it once. The server accepts numbers only in order, so it stores nothing after a
+gap.
 
-A producer with a name of its own first asks the server which epoch and sequence it knows (a probe, which the server always refuses), and
-takes the next epoch. A run of the same name that is still alive is fenced off by that: its next batch is refused (PRODUCER_STALE).
+A batch that overtakes an earlier one on another connection is refused with PRODUCER_GAP. It waits until the earlier batch is applied.
+Each overtaking wastes a request, so it narrows the window of batches in flight; `STEADY_BATCHES` in order widen it again.
 
-A producer can close its stream, with last records or without. The batch that closes is sent when all before it are applied, because a
-closed stream refuses even their repeats. It is a batch like others otherwise: the server knows its number, so that a repeat does no harm.
+A producer with a given id first probes the server for its epoch and sequence; the server always refuses the probe. The producer then
+takes the next epoch. That fences a live run of the same id: its next batch is refused with PRODUCER_STALE.
 
-The first refusal for good ends the producer: no later batch can be stored, because the refused one's number is missing before it.
+A producer can close its stream, with or without last records. The closing batch is sent once all earlier batches are applied, because a
+closed stream refuses their retries. The closing batch has a number too, so it is idempotent.
+
+The first permanent refusal ends the producer: no later batch can be stored after the missing number.
 """
 
 from __future__ import annotations
@@ -40,16 +43,18 @@ from polynya.client.values import Appended, Json, encode, is_json, to_bytes
 from polynya.client.verbs import appended
 
 SEPARATOR_BYTES = 2  # a comma, or the brackets
-WAITING_PER_IN_FLIGHT = 4  # batches without a receipt, for each that may be under way; over it appending waits
+WAITING_PER_IN_FLIGHT = 4  # unacknowledged batches per batch in flight; beyond that, append waits
 LINGER_SECONDS_MAX = 86_400  # longer waits overflow the timers of some systems
-STEADY_BATCHES = 64  # after so many in order one more may be under way
+STEADY_BATCHES = 64  # batches applied in order before the window widens by one
 
 
 class Batching(msgspec.Struct, frozen=True, kw_only=True):
-    """How records are gathered. A batch leaves when it has `batch_bytes` or `batch_records`, or `linger_seconds` after its first record, as
-    soon as fewer than `in_flight` are under way. Over `buffer_bytes` of records without a receipt, appending waits.
+    """The limits that gather records into batches.
 
-    Raises ValueError for a number that is not positive, and for a negative `linger_seconds`."""
+    A batch is sent when it reaches `batch_bytes` or `batch_records`, or `linger_seconds` after its first record, once fewer than
+    `in_flight` batches are in flight. When records without a receipt exceed `buffer_bytes`, append waits.
+
+    Raises ValueError for a number that is not positive, and for a `linger_seconds` that is negative or too large."""
 
     batch_bytes: int = 1 << 20
     batch_records: int = 10_000
@@ -72,7 +77,7 @@ class Phase(enum.Enum):
 
 
 class Batch:
-    """Some records under one number. `receipt` is what the shell's waiters wait for: the shell sets it, the core only passes it on."""
+    """The records of one sequence number. The client sets `receipt` for its waiters; the core only passes it on."""
 
     __slots__ = (
         "attempts",
@@ -95,25 +100,25 @@ class Batch:
         self.records: list[bytes] = []
         self.size = 0
         self.attempts = 0
-        self.closes = False  # the stream, with the last of its records
-        self.floor = 0  # when it was sent, all batches below this number were known to be applied
+        self.closes = False  # closes the stream after its records
+        self.floor = 0  # all batches below this number were applied when it was last sent
         self.sending = False
-        self.held = False  # until the batches before it are through
+        self.held = False  # held back until the earlier batches are applied
         self.perhaps = False  # an attempt may have been applied
         self.not_before = 0.0
         self.trouble = Trouble(retry)
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """A batch came to its end: with a result, or with the error for its receipt."""
+    """A completed batch: its receipt, and the result or error for it."""
 
     receipt: object
     result: Appended | ProducerFailed
 
 
 class Names(msgspec.Struct, frozen=True, kw_only=True):
-    """Who writes where. `epoch` None: the next one after what the server knows; `fresh`: the id was drawn just now, so that no server can
-    know it."""
+    """The identity of a producer on a stream. `epoch` None: the one after the server's. `fresh`: the id is random and new, so no server
+    knows it."""
 
     stream: str
     content_type: str
@@ -123,26 +128,27 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProducerCore:
-    """Call `offer` for each record, `due` for what to send now (`wake_at` says when there may be more), and `heard` for what came of it.
-    `settled` gathers the batches that came to their end, until the shell takes them."""
+    """The state machine. Call `offer` for each record, `due` for the next request, and `heard` with its result.
+
+    `wake_at` says when to call `due` again. `settled` collects completed batches until the client takes them."""
 
     def __init__(self, names: Names, batching: Batching, retry: Retry) -> None:
         self.names = names
         self._batching = batching
         self._retry = retry
         self._json = is_json(names.content_type)
-        self._batches: deque[Batch] = deque()  # without a receipt, by number; the last one may still be filling
-        self._opened_at = 0.0  # when the batch that fills was begun
+        self._batches: deque[Batch] = deque()  # unacknowledged, by number; the last one may still be filling
+        self._opened_at = 0.0  # when the filling batch was started
         self._flushing = False
         self._next = 0
         self._window = batching.in_flight
-        self._steady = 0  # batches applied since one overtook
+        self._steady = 0  # batches applied since the last overtaking
         self._epoch = names.epoch or 0
         self._probing = False
         self._probe_trouble = Trouble(retry)
         self._probe_not_before = 0.0
         self._cause: ClientError | None = None
-        self._full = True  # the last batch takes no more
+        self._full = True  # the last batch accepts no more records
         self._closed = False
         self._closing: Batch | None = None  # the batch that closes the stream
         self.phase = Phase.RUNNING if names.fresh else Phase.OPENING
@@ -153,7 +159,7 @@ class ProducerCore:
         self.refused = 0
         self.unknown = 0
         self.offset = ""  # after the last applied batch
-        self.repeats = 0  # requests that were not the first of their batch
+        self.repeats = 0  # retried requests
 
     # --- records in ------------------------------------------------------------------------------------------------------------
 
@@ -163,17 +169,17 @@ class ProducerCore:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing waits for an answer."""
+        """True if no batch waits for a response."""
         return not self._batches
 
     @property
     def is_full(self) -> bool:
-        """The batch that was begun last takes no more."""
+        """True if the last batch accepts no more records."""
         return self._full
 
     @property
     def is_over(self) -> bool:
-        """Nothing is to be sent, and nothing will be."""
+        """True if no further request will be sent."""
         return self.phase is Phase.FAILED or (self._closed and self.is_idle)
 
     @property
@@ -181,11 +187,13 @@ class ProducerCore:
         return self._epoch
 
     def encode(self, record: Json) -> bytes:
-        """The bytes of a record. Raises TypeError, ValueError."""
+        """Encode a record. Raises TypeError, ValueError."""
         return encode(record) if self._json else to_bytes(record)
 
     def has_room(self, size: int) -> bool:
-        """Whether a record of so many bytes can be offered now; one alone always can, and one that will be refused need not wait."""
+        """Return True if a record of `size` bytes can be offered now.
+
+        A single record always fits. A record that `offer` would refuse need not wait."""
         size += SEPARATOR_BYTES
         if self._closed or self._closing is not None or not self._batches:
             return True
@@ -195,7 +203,7 @@ class ProducerCore:
         return self.buffered_bytes + size <= self._batching.buffer_bytes
 
     def offer(self, record: bytes, now: float) -> Batch:
-        """Take a record. Returns its batch, which has no receipt yet if this is its first. Raises ValueError, `ProducerFailed`."""
+        """Add a record to a batch and return the batch; a new batch has no receipt yet. Raises ValueError, `ProducerFailed`."""
         self._check_open()
         size = len(record) + SEPARATOR_BYTES
         if size > APPEND_BYTES_MAX:
@@ -216,9 +224,9 @@ class ProducerCore:
         return batch
 
     def _check_open(self) -> None:
-        """Raises ValueError, `ProducerFailed`, `StreamClosed` when it takes no more records."""
+        """Raise ValueError, `ProducerFailed` or `StreamClosed` if the producer accepts no more records."""
         if self._cause is not None and not self._closed:
-            raise self._failed(self._cause, Outcome.REFUSED)  # of this record
+            raise self._failed(self._cause, Outcome.REFUSED)  # this record is refused
         if self._closing is not None:
             error = StreamClosed(f"{self.what}: it closed the stream, so nothing can be appended", code="STREAM_CLOSED")
             error.offset = self.offset
@@ -227,8 +235,9 @@ class ProducerCore:
             raise ValueError("the producer is closed")
 
     def close_stream(self, records: list[bytes]) -> Batch:
-        """Close the stream after everything that was offered, and after these last records. Returns the batch that does it, again when
-        it is called again without records. Raises ValueError, `ProducerFailed`, `StreamClosed`."""
+        """Close the stream after all offered records and these last ones; return the closing batch.
+
+        Calling it again without records returns the same batch. Raises ValueError, `ProducerFailed`, `StreamClosed`."""
         if self._closing is not None and not records:
             return self._closing
         self._check_open()
@@ -246,28 +255,28 @@ class ProducerCore:
         return batch
 
     def flush(self) -> int:
-        """What was offered so far leaves without lingering. Returns the number that `is_settled` takes."""
+        """Send the offered records without lingering. Return the number to pass to `is_settled`."""
         if self._batches:
             self._flushing = True
         return self._next
 
     def is_settled(self, end: int) -> bool:
-        """Whether all batches below a number came to their end."""
+        """Return True if all batches below a number are completed."""
         return not self._batches or self._batches[0].number >= end
 
     def take_settled(self) -> list[Settled]:
-        """The batches that came to their end since this was last called."""
+        """Return the batches completed since the last call."""
         settled, self.settled = self.settled, []
         return settled
 
     def close(self) -> None:
-        """Nothing can be offered any more."""
+        """Refuse further records."""
         self._closed = True
 
     # --- requests out ----------------------------------------------------------------------------------------------------------
 
     def due(self, now: float) -> HttpRequest | None:
-        """The next request to send now. Pass what came of it to `heard`, with the same request."""
+        """Return the next request to send now. Pass its result to `heard`, with the same request."""
         if self.phase is Phase.OPENING:
             return self._probe(now)
         if self.phase is Phase.FAILED or self._cause is not None:
@@ -276,7 +285,7 @@ class ProducerCore:
         return None if batch is None or self._ready_at(batch) > now else self._request(batch)
 
     def wake_at(self, now: float) -> float | None:
-        """When `due` may have something although nothing was heard or offered; None: not by itself."""
+        """Return when `due` may return a request without further input; None if only input changes that."""
         if self.phase is Phase.OPENING:
             return None if self._probing or not self._batches else max(self._probe_not_before, now)
         if self.phase is Phase.FAILED or self._cause is not None:
@@ -285,12 +294,12 @@ class ProducerCore:
         return None if batch is None else self._ready_at(batch)
 
     def _waiting(self) -> Batch | None:
-        """The batch to send next. One that pauses after a failure holds up those after it: they could only be refused."""
+        """Return the next batch to send. A batch that pauses after a failure blocks the later ones, which would be refused."""
         if sum(batch.sending for batch in self._batches) >= self._window:
             return None
         waiting = next((batch for batch in self._batches if not batch.sending and not batch.held), None)
         if waiting is not None and waiting.closes and waiting is not self._batches[0]:
-            return None  # a closed stream refuses the repeats of those before it
+            return None  # a closed stream refuses retries of the earlier batches
         return waiting
 
     def _ready_at(self, batch: Batch) -> float:
@@ -310,7 +319,8 @@ class ProducerCore:
         return self._post(self._epoch, batch.number, body, closes=batch.closes)
 
     def _probe(self, now: float) -> HttpRequest | None:
-        """An append that cannot be taken, because its sequence leaves a gap: the refusal says what the server knows of the producer."""
+        """Return an append that the server must refuse, because its sequence leaves a gap. The refusal carries the server's epoch and
+        sequence."""
         if self._probing or not self._batches or self._probe_not_before > now:
             return None
         self._probing = True
@@ -331,14 +341,14 @@ class ProducerCore:
     # --- answers in ------------------------------------------------------------------------------------------------------------
 
     def heard(self, request: HttpRequest, heard: Heard) -> None:
-        """What came of a request that `due` gave."""
+        """Process the result of a request that `due` returned."""
         if self._probing:
             self._probing = False
             self._probed(heard)
             return
         number = int(request.headers["producer-seq"])
         batch = next((batch for batch in self._batches if batch.number == number), None)
-        if batch is not None:  # else a later one's answer, or the end, has settled it
+        if batch is not None:  # otherwise a later response or a failure has completed it
             batch.sending = False
             self._judge(batch, heard)
         self._advance()
@@ -364,12 +374,14 @@ class ProducerCore:
             batch.not_before = heard.now + pause
 
     def _is_ours(self, batch: Batch, answer: HttpResponse) -> bool:
-        """Whether the answer can be the one to this batch: it names the highest sequence that is stored, and that is ours at least."""
+        """Return True if the response can be the one to this batch.
+
+        The response names the highest stored sequence, which is at least this batch's number."""
         known = answer.headers.get("producer-seq", "")
         epoch = answer.headers.get("producer-epoch", "")
         if "stream-next-offset" not in answer.headers:
             return False
-        if not known:  # another server of the protocol, which need not say it
+        if not known:  # other implementations of the protocol may omit it
             return True
         return known.isdecimal() and int(known) >= batch.number and epoch == str(self._epoch)
 
@@ -383,7 +395,7 @@ class ProducerCore:
 
     def _settle(self, batch: Batch, receipt: Appended) -> None:
         self.offset = max(self.offset, receipt.offset)
-        while self._batches and self._batches[0].number <= batch.number:  # those before it are applied too: there are no gaps
+        while self._batches and self._batches[0].number <= batch.number:  # earlier batches are applied too: the server stores no gaps
             settled = self._batches.popleft()
             self.buffered_bytes -= settled.size
             self.applied += len(settled.records)
@@ -395,7 +407,7 @@ class ProducerCore:
             self._flushing = False
 
     def _is_closed(self, error: Refused) -> bool:
-        """Settle the batch that closes the stream, if it is all that is left and has no records: whoever closed it, it is closed."""
+        """Complete a closing batch without records, if it is the only one left. The stream is closed, by whichever client."""
         batch = self._closing
         if not isinstance(error, StreamClosed) or batch is None or batch.records or len(self._batches) != 1:
             return False
@@ -407,7 +419,7 @@ class ProducerCore:
         if self._is_closed(error):
             return
         if isinstance(error, ProducerGap) and batch.floor <= error.expected < batch.number:
-            batch.held = batch is not self._batches[0]  # it overtook those before it, and nothing of it was applied
+            batch.held = batch is not self._batches[0]  # it overtook earlier batches and was not applied
             self._window, self._steady = max(1, self._window // 2), 0
             return
         if isinstance(error, ProducerGap):
@@ -417,7 +429,7 @@ class ProducerCore:
         self._fail(error)
 
     def _advance(self) -> None:
-        """After every answer: let go what waited for those before it, and finish a failure when nothing is under way."""
+        """Release a held batch once it is the first, and finish a failure once no batch is in flight."""
         if self._batches and self._batches[0].held:
             self._batches[0].held = False
         if self._cause is not None and not any(batch.sending for batch in self._batches):
@@ -439,7 +451,7 @@ class ProducerCore:
         self._advance()
 
     def _claim(self, error: Refused) -> None:
-        """From what a refused probe says to an epoch in which nothing was appended yet."""
+        """Take the epoch that follows from a refused probe, one without appends."""
         given = self.names.epoch
         if self._is_closed(error):
             return
@@ -462,7 +474,7 @@ class ProducerCore:
         self._cause = self._cause or cause
 
     def abandon(self, why: str) -> None:
-        """Nothing more is sent. What is under way when this is called will not be heard of."""
+        """Stop sending. Results of requests in flight are ignored."""
         for batch in self._batches:
             if batch.sending:
                 batch.sending, batch.perhaps = False, True
@@ -472,7 +484,9 @@ class ProducerCore:
         self._finish(self._cause)
 
     def _finish(self, cause: ClientError) -> None:
-        """All that is left comes to its end. Of the first ones an attempt may have been applied; after one that certainly was not, none."""
+        """Complete all remaining batches with errors.
+
+        The first ones are unknown if an attempt may have been applied. None is applied after one that certainly was not."""
         self.phase = Phase.FAILED
         batches = tuple(self._batches)
         self._batches.clear()

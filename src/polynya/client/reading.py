@@ -1,7 +1,7 @@
-"""Reading as talks: pages up to the tail, and from there on whatever comes, without loss or repetition over any number of connections.
+"""Reads as talks: pages up to the tail, then new records as they arrive, without loss or repetition across connections.
 
-The position moves only when a whole page was given: an answer, or a data event whose control event arrived. What breaks before that is
-asked for again from the position; an event that does not go beyond the position is a repeat, and dropped.
+The position advances only past a complete page: a response, or a data event whose control event arrived. After a break, the reader
+resumes from the position. An event that does not advance the position is a repeat and is dropped.
 """
 
 from __future__ import annotations
@@ -22,24 +22,26 @@ from polynya.client.messages import SILENCE_SECONDS, Broken, Give, HttpRequest, 
 from polynya.client.values import Page, is_json, split_array
 
 Live: TypeAlias = Literal["auto", "sse", "long-poll"]
-SHORT_SECONDS = 1.0  # three connections in a row that end so soon, and without an event: something between does not let events through
+SHORT_SECONDS = 1.0  # after three connections in a row shorter than this without an event, assume that a proxy blocks event streams
 SHORT_MAX = 3
-PAGE_BYTES_MIN = 4096  # asked for where larger answers break off
-JUMP = 1 << 40  # so many record numbers a restored server passes over
-_OVER = frozenset(("GONE", "OTHER_LIFE", "NOT_FOUND", "INCARNATION_MISMATCH", "TRIMMED"))  # errors in mid-stream that no retry helps
+PAGE_BYTES_MIN = 4096  # page size to fall back to when larger responses break off
+JUMP = 1 << 40  # record numbers that a server skips after a restore from backup
+_OVER = frozenset(("GONE", "OTHER_LIFE", "NOT_FOUND", "INCARNATION_MISMATCH", "TRIMMED"))  # permanent errors inside an event stream
 
 
 class ReadPosition:
-    """Where a reader is. `offset` is where it goes on; `incarnation` pins the life of the stream that it began with. `from_time` is where
-    it begins instead, until the first answer tells the offset. `local`: what the asked node has is enough."""
+    """The position of a reader.
+
+    `offset` is where it resumes. `incarnation` pins the stream that it started with. `from_time` replaces the offset until the first
+    response supplies one. `local` accepts the possibly stale copy of the contacted node."""
 
     def __init__(self, name: str, offset: str, max_bytes: int | None = None, *, from_time: str = "", local: bool = False) -> None:
         self.name = name
         self.local = local
         self.offset = offset
         self._from_time = from_time
-        self._moved = False  # `offset` is the server's, and not the user's
-        self.max_bytes = max_bytes  # as the user wants it; None: as the server does
+        self._moved = False  # `offset` comes from the server, not from the user
+        self.max_bytes = max_bytes  # None: the server's default
         self._shrunk: int | None = None
         self.incarnation = ""
         self.content_type = ""
@@ -67,7 +69,7 @@ class ReadPosition:
         return HttpRequest("GET", stream_target(self.name, query), headers, silence_seconds=SILENCE_SECONDS)
 
     def page(self, answer: HttpResponse) -> Page:
-        """The answer to a read as a page; does not move. Raises `AnswerDamaged`."""
+        """Convert a response into a page without advancing. Raises `AnswerDamaged`."""
         self.content_type = answer.headers.get("content-type", self.content_type)
         offset = header(answer, "stream-next-offset", self.what)
         up_to_date = is_true(answer, "stream-up-to-date")
@@ -77,8 +79,8 @@ class ReadPosition:
         return page
 
     def get(self, retry: Retry, live: str = "") -> Talk[Page]:
-        """One page, in one answer. Where answers break off, smaller ones are asked for: a connection that never carries a large one does
-        not keep a reader where it is."""
+        """Fetch one page. Each response that breaks off shrinks the next request, so a connection that drops large responses still makes
+        progress."""
 
         def smaller() -> HttpRequest:
             self._shrunk = max(PAGE_BYTES_MIN, (self._shrunk or self.max_bytes or PAGE_BYTES_DEFAULT) // 4)
@@ -90,7 +92,7 @@ class ReadPosition:
         return page
 
     def live_page(self, data: list[bytes], control: _Control) -> Page:
-        """Data events and their control event as a page. Raises `AnswerDamaged`."""
+        """Convert data events and their control event into a page. Raises `AnswerDamaged`."""
         if is_json(self.content_type) and len(data) > 1:
             body = b"[" + b",".join([piece.strip()[1:-1] for piece in data]) + b"]"
         else:
@@ -102,11 +104,12 @@ class ReadPosition:
         as_json = is_json(self.content_type)
         raws = split_array(body, self.what) if as_json else ()
         begin, end = parse_token(self.offset), parse_token(offset)
-        # A server whose offsets count records and bytes cannot send more than lies between them. (Text in events may grow.)
+        # Offsets of a Polynya server count records and bytes: a response cannot hold more than lies between them. (Text in events may
+        # grow.)
         counts = self._moved and bool(self.incarnation) and not self.content_type.startswith("text/")
         if counts and begin and end:
             records, size = end[0] - begin[0], end[1] - begin[1]
-            restored = records >= JUMP // 2  # what was read last may be lost, and other bytes be in its place
+            restored = records >= JUMP // 2  # after a restore, other bytes may replace the lost ones
             if end < begin or (len(raws) > records if as_json else len(body) > size and not restored):
                 raise AnswerDamaged(f"{self.what}: the answer does not fit its offsets")
         if offset == self.offset and not up_to_date and not closed and not self.local:
@@ -122,7 +125,9 @@ class ReadPosition:
 
 
 def read(place: ReadPosition, retry: Retry) -> Talk[None]:
-    """Gives pages up to the tail. The last says `up_to_date`, unless only a local read came to an end; it is given without a record, too."""
+    """Yield pages up to the tail.
+
+    The last page, possibly empty, has `up_to_date` set, unless a local read ran out of local records."""
     while True:
         page = yield from place.get(retry)
         place.move(page)
@@ -132,8 +137,10 @@ def read(place: ReadPosition, retry: Retry) -> Talk[None]:
 
 
 def tail(place: ReadPosition, retry: Retry, live: Live = "auto") -> Talk[None]:
-    """Gives pages until the stream is closed: the last page says so. A page without records is given too, because it moves the position.
-    Text comes by long-poll when the choice is free, because lines of events cannot carry every byte of it."""
+    """Yield pages until the stream is closed; the last page has `closed` set.
+
+    Empty pages are yielded too, because they advance the position. With `live="auto"`, text uses long-poll, because event lines cannot
+    carry every byte of it."""
     yield from read(place, retry)
     trouble = Trouble(retry)
     fruitless = False
@@ -146,7 +153,7 @@ def tail(place: ReadPosition, retry: Retry, live: Live = "auto") -> Talk[None]:
             yield Give(page)
             continue
         if fruitless:
-            yield from read(place, retry)  # an event may be larger than what connections carry; pages adapt
+            yield from read(place, retry)  # an event may exceed what the connection carries; page sizes adapt
             if place.closed:
                 return
         fruitless, brief = yield from _follow(place, trouble)
@@ -155,14 +162,14 @@ def tail(place: ReadPosition, retry: Retry, live: Live = "auto") -> Talk[None]:
 
 
 def follow(place: ReadPosition, retry: Retry) -> Talk[None]:
-    """Gives what there is from the place on and what comes, all of it as events, until the stream is closed."""
+    """Yield existing and new records as events until the stream is closed."""
     trouble = Trouble(retry)
     while not place.closed:
         yield from _follow(place, trouble)
 
 
 def _follow(place: ReadPosition, trouble: Trouble) -> Talk[tuple[bool, bool]]:
-    """One connection of events. Whether it was without a single page, and whether it was short and without a single event."""
+    """Read one connection of events. Return two flags: it broke without one page, and it was short without one event."""
     heard = yield Open(place.request("sse"))
     began = heard.now
     head = answer_of(heard)
@@ -209,7 +216,8 @@ class _Control(
 
 
 class _Events:
-    """Events to pages, in order and each once. A page must be taken (`ReadPosition.move`) before the next is asked for."""
+    """Converts events into pages, in order and without repeats. Advance the position past a page (`ReadPosition.move`) before fetching
+    the next."""
 
     def __init__(self, place: ReadPosition, *, base64: bool) -> None:
         self._place = place
@@ -218,7 +226,9 @@ class _Events:
         self._data: list[bytes] = []
 
     def pages(self, piece: bytes) -> Iterator[Page]:
-        """Raises `AnswerDamaged`, ValueError, msgspec.DecodeError: of no use any more; and `Refused`: the stream is."""
+        """Yield the pages that a piece completes.
+
+        Raises `AnswerDamaged`, ValueError or msgspec.DecodeError when the connection is unusable, `Refused` when the stream is."""
         for event in self._parser.feed(piece):
             if event.name == "data":
                 self._data.append(self._bytes(event.data))
@@ -228,7 +238,7 @@ class _Events:
                 data, self._data = self._data, []
                 control = msgspec.json.decode(event.data, type=_Control)
                 at = self._place.offset
-                if control.offset > at or (control.offset == at and not data):  # else a repeat
+                if control.offset > at or (control.offset == at and not data):  # otherwise it is a repeat
                     yield self._place.live_page(data, control)
 
     def _bytes(self, data: str) -> bytes:

@@ -1,8 +1,8 @@
-"""Where requests go, of several nodes that act as one: to the one that owns the stream where that is known, else to one that answers.
+"""Request routing in a cluster: to the node that owns the stream if known, otherwise to any node that responds.
 
-An answer that came by way of another node names that node in `Stream-Owner`. A hint alone is not followed, as a token would follow with it:
-the node has to be among those that the server, which the user named, tells of itself; by the same scheme; and a token that was sent within
-this machine stays there unless the way out is encrypted.
+A response relayed by another node names the owner in `Stream-Owner`. The client follows the hint only to a node that the user's server
+lists as a member, because the token goes with the request. The scheme must match. A token sent to a loopback address leaves this machine
+only over TLS.
 """
 
 from __future__ import annotations
@@ -11,44 +11,46 @@ from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
 from urllib.parse import urlsplit
 
-OWNERS_MAX = 16_384  # streams whose owner is remembered
+OWNERS_MAX = 16_384  # streams whose owner is cached
 NODES_MAX = 64
-AVOID_SECONDS = 2.0  # a node that did not answer, doubled each time …
+AVOID_SECONDS = 2.0  # how long to avoid a node that failed, doubled each time …
 AVOID_SECONDS_MAX = 120.0  # … up to this
-ASK_SECONDS = 30.0  # between two looks at which nodes there are
-NEXT_SECONDS = 2.0  # to connect, where there is another node to try
-OWNER_SECONDS = 10.0  # for an owner to answer: through another node it takes less to learn that it is away
+ASK_SECONDS = 30.0  # between two fetches of the node list
+NEXT_SECONDS = 2.0  # connect timeout when another node is left to try
+OWNER_SECONDS = 10.0  # response timeout of an owner: another node notices sooner that it is down
 NOT_NOW = frozenset((502, 503, 504))
 _LOOPBACK = frozenset(("127.0.0.1", "localhost", "::1"))
 
 
 def is_loopback(url: str) -> bool:
-    """Whether the URL names this machine."""
+    """Return True if the URL names this machine."""
     return urlsplit(url).hostname in _LOOPBACK
 
 
 class NodeRouter:
-    """`servers` are the user's, URLs without a slash at the end. Threads may share it. Times are seconds of any clock that does not go back."""
+    """Chooses servers for requests. `servers` are the user's URLs without a trailing slash. Threads may share it. Times are monotonic
+    seconds."""
 
     def __init__(self, servers: Sequence[str], *, with_token: bool) -> None:
         self.servers = tuple(servers)
         self._with_token = with_token
         self._nodes: tuple[str, ...] = ()
         self._owners: dict[str, str] = {}
-        self._avoided: dict[str, tuple[float, float]] = {}  # until when, and for how long the next time
+        self._avoided: dict[str, tuple[float, float]] = {}  # end of avoidance, and seconds of the next one
         self._ask_at = 0.0
         self._lock = Lock()
         self._guarded: NodeRouter | None = self if with_token else None
 
     def guarded(self) -> NodeRouter:
-        """The one for requests that may carry a secret though there is no token: it follows fewer hints."""
+        """Return the router for requests that may carry a secret although the client has no token: it follows fewer hints."""
         with self._lock:
             if self._guarded is None:
                 self._guarded = NodeRouter(self.servers, with_token=True)
             return self._guarded
 
     def ways(self, target: str, now: float) -> list[str]:
-        """The servers to try, one after the other as long as nothing could be sent; all that are known are among them."""
+        """Return all known servers in the order to try them: the owner first, avoided ones last. Try the next only while nothing could be
+        sent."""
         path = path_of(target)
         with self._lock:
             owner = None if "consistency=local" in target else self._owners.get(path)
@@ -56,12 +58,13 @@ class NodeRouter:
             return sorted(known, key=lambda server: self._is_avoided(server, now))
 
     def owns(self, server: str, target: str) -> bool:
-        """Whether the server is asked because it owns the stream."""
+        """Return True if the server owns the stream."""
         return self._owners.get(path_of(target)) == server
 
     def heard(self, server: str, target: str, answer: tuple[int, Mapping[str, str]] | None, now: float) -> bool:
-        """What became of a request: status and headers, or None when there was no whole answer. Whether it is time to ask this server which
-        nodes there are, and to tell `met`, and this again."""
+        """Record the result of a request: status and headers, or None without a complete response.
+
+        Return True if the caller should fetch the node list from this server, pass it to `met`, and call this again."""
         with self._lock:
             if answer is None or answer[0] in NOT_NOW:
                 self._avoid(server, now)
@@ -71,7 +74,7 @@ class NodeRouter:
             return self._note(path_of(target), answer[1].get("stream-owner", "").rstrip("/"), now)
 
     def met(self, urls: Iterable[str]) -> None:
-        """The nodes that a server named as those of its cluster."""
+        """Store the node list of a cluster that a server returned."""
         with self._lock:
             good = [url.rstrip("/") for url in urls if self._may_follow(url)]
             self._nodes = tuple(good[:NODES_MAX])
@@ -110,12 +113,12 @@ class NodeRouter:
 
 
 def path_of(target: str) -> str:
-    """What a stream's owner is remembered by."""
+    """Return the cache key of a stream's owner."""
     return target.partition("?")[0].removesuffix("/retention")
 
 
 def server_list(text: str | Sequence[str]) -> list[str]:
-    """URLs as a user gives them: one, several with commas, or a list; `HOST:PORT` is completed."""
+    """Parse server URLs: one, several with commas, or a list. Completes `HOST:PORT`."""
     parts = text.split(",") if isinstance(text, str) else list(text)
     given = [part.strip() for part in parts if part.strip()]
     return list(dict.fromkeys((part if "://" in part else f"http://{part}").rstrip("/") for part in given))

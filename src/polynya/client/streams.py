@@ -1,4 +1,4 @@
-"""What can be asked of one stream, as talks: the verbs of `blocking.Stream` and of `aio.AsyncStream`, said once for both."""
+"""Operations on one stream, as talks: the methods that `blocking.Stream` and `aio.AsyncStream` share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from polynya.client.verbs import Lifetime
 
 
 class Subject:
-    """The stream of a talk."""
+    """The stream that a talk works on."""
 
     def __init__(self, name: str, content_type: str | None, retry: Retry) -> None:
         self._retry = retry
@@ -36,10 +36,10 @@ def create(
     retain_bytes: int | None = None,
     closed: bool = False,
 ) -> Talk[Created]:
-    """Create it, as JSON unless said otherwise; one that exists with the same settings is fine. Raises `StreamExists`.
+    """Create the stream, as JSON by default. A stream with the same settings is not an error. Raises `StreamExists`.
 
-    It goes when nobody used it for `ttl_seconds`, or at `expires_at` (RFC 3339). Its records stay for `retain_seconds`, and as long as
-    `retain_bytes` of newer ones do not push them out."""
+    The stream is deleted after `ttl_seconds` without use, or at `expires_at` (RFC 3339). Its records are kept for `retain_seconds`, and
+    while newer ones are below `retain_bytes`."""
     wanted = content_type or stream.content_type or JSON_TYPE
     lifetime = Lifetime(ttl_seconds=ttl_seconds, expires_at=expires_at, retain_seconds=retain_seconds, retain_bytes=retain_bytes)
     made = yield from verbs.create(stream.name, wanted, lifetime, stream._retry, closed=closed)
@@ -48,10 +48,12 @@ def create(
 
 
 def append(stream: Subject, *records: Json, sequence: str | None = None, close: bool = False) -> Talk[Appended]:
-    """Append one or more records, all or none, and wait until they are durable. Into a JSON stream go values; into others bytes or
-    text. `sequence` must be greater, as text, than that of the append before. `close` closes the stream with it.
+    """Append one or more records atomically, and wait until they are durable.
 
-    Raises `Refused` and `Unavailable` when nothing was applied, `OutcomeUnknown` when an answer was lost: a `producer()` repeats
+    A JSON stream takes values; other streams take bytes or text. `sequence` must compare greater, as text, than that of the previous
+    append. `close` closes the stream in the same request.
+
+    Raises `Refused` or `Unavailable` when nothing was applied, and `OutcomeUnknown` when a response was lost. A `producer()` retries
     safely."""
     content_type = yield from known_type(stream)
     body = verbs.body_of(records, content_type)
@@ -66,21 +68,24 @@ def trim(
     keep_bytes: int | None = None,
     keep_seconds: int | None = None,
 ) -> Talk[Trimming]:
-    """Let go of the oldest records: those before an offset or a time, or all but so much. Say exactly one."""
+    """Delete the oldest records: those before an offset or a time, or all but the newest `keep_bytes` or `keep_seconds`. Pass exactly
+    one."""
     time = None if before_time is None else time_text(before_time)
     body = verbs.trim_body(before=before, before_time=time, keep_bytes=keep_bytes, keep_age_seconds=keep_seconds)
     return (yield from verbs.trim(stream.name, body, stream._retry))
 
 
 def head(stream: Subject, *, consistency: Consistency = "leader") -> Talk[Facts]:
-    """What is known of it: by all that was acknowledged, or ("local") by what the asked node has. Raises `StreamNotFound`, `StreamGone`."""
+    """Return the stream's properties and tail. Raises `StreamNotFound`, `StreamGone`.
+
+    `consistency="leader"` includes every acknowledged append; "local" accepts the possibly stale copy of the contacted node."""
     facts = yield from verbs.head(stream.name, stream._retry, local=is_local(consistency))
     stream.content_type = facts.content_type
     return facts
 
 
 def known_type(stream: Subject) -> Talk[str]:
-    """The content type, which is asked of the server once."""
+    """Return the content type, fetched from the server once."""
     if stream.content_type is None:
         yield from head(stream)
     assert stream.content_type is not None
@@ -88,17 +93,17 @@ def known_type(stream: Subject) -> Talk[str]:
 
 
 def exists(stream: Subject) -> Talk[bool]:
-    """Whether there is one of this name, closed or not."""
+    """Return True if the stream exists, open or closed."""
     return verbs.exists(stream.name, stream._retry)
 
 
 def close(stream: Subject) -> Talk[Appended]:
-    """Nothing can be appended any more; readers are told the end."""
+    """Close the stream: it accepts no more appends, and readers reach its end."""
     return verbs.close(stream.name, stream._retry)
 
 
 def delete(stream: Subject, *, missing_ok: bool = False) -> Talk[bool]:
-    """Whether there was one to delete."""
+    """Delete the stream. Return False if it did not exist and `missing_ok` is set."""
     return verbs.delete(stream.name, stream._retry, missing_ok=missing_ok)
 
 
@@ -107,7 +112,7 @@ def fork(stream: Subject, name: str, offset: str | None, lifetime: Lifetime) -> 
 
 
 def producer_names(stream: Subject, producer_id: str, epoch: int | None, drawn_id: str) -> Talk[Names]:
-    """Who writes as a producer of the stream; `drawn_id` when the user named none. Raises ValueError."""
+    """Return the identity of a producer of the stream; `drawn_id` if the user gave none. Raises ValueError."""
     if epoch is not None and not 0 <= epoch <= PRODUCER_NUMBER_MAX:
         raise ValueError(f"epoch must be between 0 and {PRODUCER_NUMBER_MAX}, not {epoch}")
     content_type = yield from known_type(stream)
@@ -119,12 +124,12 @@ def producer_names(stream: Subject, producer_id: str, epoch: int | None, drawn_i
 def place(
     stream: Subject, offset: str, from_time: str | datetime, max_bytes: int | None = None, *, consistency: Consistency = "leader"
 ) -> ReadPosition:
-    """Where a reader of the stream begins."""
+    """Return the start position of a reader."""
     return ReadPosition(stream.name, offset, max_bytes, from_time=time_text(from_time), local=is_local(consistency))
 
 
 def describe(method: Callable[..., Any], talk: Callable[..., Talk[Any]]) -> None:
-    """Let a method that carries out a talk show the talk's words and arguments, and what the talk returns."""
+    """Give a method the docstring, arguments and result type of the talk that it runs."""
     update_wrapper(method, talk)
     signature = inspect.signature(talk, eval_str=True)
     result = get_args(signature.return_annotation)[-1]

@@ -1,4 +1,4 @@
-"""What the client gives back: facts of streams, receipts of appends, pages, records, events; and JSON in and out."""
+"""Results of the client: stream properties, append results, pages and records; and the JSON codec."""
 
 from __future__ import annotations
 
@@ -15,30 +15,32 @@ START = "-1"  # the offset of a stream's start
 NOW = "now"  # the offset of its tail
 SERVER_DEFAULT = "http://127.0.0.1:4437"
 
-Consistency: TypeAlias = Literal["leader", "local"]  # all that was acknowledged before the question; what the asked node has
-Json: TypeAlias = Any  # what msgspec can encode; msgspec.Raw is JSON text as it is
+Consistency: TypeAlias = Literal["leader", "local"]  # all acknowledged appends; or the contacted node's copy
+Json: TypeAlias = Any  # any value that msgspec can encode; msgspec.Raw is JSON text
 _encoder = msgspec.json.Encoder()
 _raw = msgspec.json.Decoder(msgspec.Raw)
 _raws = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a stream. `offset` is its tail; `ttl_seconds` the time without use after which it goes, `expires_at` the time at
-    which it does (RFC 3339); `retained_offset` the first kept record, when older ones were trimmed."""
+    """The properties of a stream.
+
+    `offset` is its tail. It is deleted after `ttl_seconds` without use, or at `expires_at` (RFC 3339). `retained_offset` is the first
+    retained record, if older ones were trimmed."""
 
     name: str
     content_type: str
-    offset: str = msgspec.field(name="next_offset")  # as listings call it
+    offset: str = msgspec.field(name="next_offset")  # its name in listings
     closed: bool = False
     incarnation: str = ""
     ttl_seconds: int | None = None
     expires_at: str | None = None
     retained_offset: str | None = None
-    created_at: str | None = None  # in listings alone
+    created_at: str | None = None  # only in listings
 
 
 class Created(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a create or a fork. `created` is False when the stream was there already, or when the first answer was lost."""
+    """The result of a create or a fork. `created` is False if the stream existed, or if the first response was lost."""
 
     created: bool
     offset: str
@@ -47,7 +49,7 @@ class Created(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Appended(msgspec.Struct, frozen=True, kw_only=True):
-    """The append is durable. `offset` is the one after it: of a repeat, the stream's tail."""
+    """The result of a durable append. `offset` is the one after it; after a retry, the stream's tail."""
 
     offset: str
     closed: bool = False
@@ -55,7 +57,7 @@ class Appended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trimming(msgspec.Struct, frozen=True):
-    """A trim is done: `records` and `bytes` went, and reading can begin at `retained_offset`."""
+    """The result of a trim: the number of deleted `records` and `bytes`. Reading can start at `retained_offset`."""
 
     retained_offset: str
     records: int = 0
@@ -63,8 +65,10 @@ class Trimming(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A record of a JSON stream, or a piece of another one. `data` is the exact bytes; `offset` is where to go on after it, or "" when
-    only the page's end is known (another server's offsets)."""
+    """A record of a JSON stream, or a piece of another stream.
+
+    `data` holds the exact bytes. `offset` is the position after it, or "" when only the page's end is known (offsets of other
+    implementations)."""
 
     data: bytes
     offset: str
@@ -72,11 +76,11 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def value(self) -> Json:
-        """The decoded JSON. Raises msgspec.DecodeError when it is none."""
+        """The decoded JSON. Raises msgspec.DecodeError if it is invalid."""
         return msgspec.json.decode(self.data)
 
     def decode(self, shape: type[Any]) -> Any:
-        """The JSON as a type that msgspec knows: a Struct, a dataclass, `list[int]` … Raises msgspec.ValidationError."""
+        """Decode the JSON as a type that msgspec knows: a Struct, a dataclass, `list[int]` … Raises msgspec.ValidationError."""
         return msgspec.json.decode(self.data, type=shape)
 
     @property
@@ -85,8 +89,10 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer to a read, or one event of a tail: `body` is what lies between `begin` and `offset`, as it came. `up_to_date`: there was
-    nothing more; `closed`: and there never will be."""
+    """One response to a read, or one event of a tail.
+
+    `body` holds the exact bytes between `begin` and `offset`. `up_to_date`: the page reached the tail. `closed`: the page reached the end
+    of a closed stream."""
 
     stream: str
     begin: str
@@ -103,7 +109,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """Records of a JSON stream, bytes of another."""
+        """The number of records of a JSON stream, or of bytes of another."""
         return len(self.raws) if self.is_json else len(self.body)
 
     @property
@@ -114,7 +120,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def records(self) -> list[Record]:
-        """Each record with the offset after it. What is no JSON stream has its whole body as one."""
+        """Each record with the offset after it. A page of a stream that is not JSON is one record."""
         if not self.is_json:
             return [Record(self.body, self.offset, self.stream)] if self.body else []
         end = parse_token(self.offset)
@@ -132,14 +138,14 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_local(consistency: Consistency) -> bool:
-    """Raises ValueError."""
+    """Return True for "local". Raises ValueError."""
     if consistency not in ("leader", "local"):
         raise ValueError(f"consistency is 'leader' or 'local', not {consistency!r}")
     return consistency == "local"
 
 
 def time_text(time: str | datetime) -> str:
-    """A time as the server reads it. Raises ValueError for a datetime without a zone."""
+    """Format a time for the server. Raises ValueError for a datetime without a timezone."""
     if isinstance(time, str):
         return time
     if time.tzinfo is None:
@@ -148,12 +154,12 @@ def time_text(time: str | datetime) -> str:
 
 
 def is_json(content_type: str) -> bool:
-    """Whether streams of this type hold JSON records."""
+    """Return True if streams of this type hold JSON records."""
     return content_type.split(";", maxsplit=1)[0].strip().lower() == JSON_TYPE
 
 
 def split_array(body: bytes, what: str) -> tuple[bytes, ...]:
-    """The exact bytes of each element of a JSON array. Raises `AnswerDamaged`."""
+    """Return the exact bytes of each element of a JSON array. Raises `AnswerDamaged`."""
     try:
         return tuple(bytes(raw).strip(b" \t\r\n") for raw in _raws.decode(body)) if body else ()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -161,7 +167,7 @@ def split_array(body: bytes, what: str) -> tuple[bytes, ...]:
 
 
 def _split_leniently(body: bytes, what: str) -> tuple[bytes, ...]:
-    """msgspec refuses lone surrogates, which the server takes: the standard library does not."""
+    """Split with the standard library: the server accepts lone surrogates, msgspec does not."""
     import json
 
     try:
@@ -181,7 +187,7 @@ def _split_leniently(body: bytes, what: str) -> tuple[bytes, ...]:
 
 
 def encode(value: Json) -> bytes:
-    """One record of a JSON stream. Raises TypeError, ValueError."""
+    """Encode one record of a JSON stream. Raises TypeError, ValueError."""
     if isinstance(value, bytes | bytearray | memoryview):
         raise TypeError("a record of a JSON stream is a value, not bytes; JSON text that is encoded already goes in msgspec.Raw(...)")
     if isinstance(value, msgspec.Raw):
@@ -193,7 +199,7 @@ def encode(value: Json) -> bytes:
 
 
 def to_bytes(value: object) -> bytes:
-    """One append to a stream that is not JSON. Raises TypeError."""
+    """Encode one append to a stream that is not JSON. Raises TypeError."""
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bytes | bytearray | memoryview):

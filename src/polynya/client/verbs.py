@@ -1,4 +1,4 @@
-"""The plain verbs of streams as talks: create, append, head, close, delete, fork, list."""
+"""The basic stream operations as talks: create, append, head, close, delete, fork, list."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ LOCAL = {"consistency": "local"}
 
 
 class Lifetime(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a stream stays: `ttl_seconds` without use, or until `expires_at` (RFC 3339); and what of it: records of the last
-    `retain_seconds`, and the last `retain_bytes`."""
+    """The expiry and retention of a stream.
+
+    It is deleted after `ttl_seconds` without use, or at `expires_at` (RFC 3339). Records are kept for `retain_seconds` and up to
+    `retain_bytes`."""
 
     ttl_seconds: int | None = None
     expires_at: str | None = None
@@ -48,7 +50,7 @@ def create(name: str, content_type: str, lifetime: Lifetime, retry: Retry, *, cl
 
 
 def fork(name: str, source: str, offset: str | None, lifetime: Lifetime, retry: Retry) -> Talk[Created]:
-    """`offset` None: at the source's tail."""
+    """Create a fork of `source` at `offset`; None means its tail."""
     headers = {"stream-forked-from": stream_target(source), **lifetime.headers()}
     if offset is not None:
         headers["stream-fork-offset"] = offset
@@ -69,7 +71,7 @@ def _put(what: str, name: str, headers: dict[str, str], retry: Retry) -> Talk[Cr
 
 
 def append(name: str, content_type: str, body: bytes, retry: Retry, *, sequence: str | None = None, close: bool = False) -> Talk[Appended]:
-    """One append, in one piece. It is sent again only while certainly nothing was applied."""
+    """Append one body atomically. Retry only while certainly nothing was applied."""
     headers = {"content-type": content_type}
     if sequence is not None:
         headers["stream-seq"] = sequence
@@ -80,7 +82,7 @@ def append(name: str, content_type: str, body: bytes, retry: Retry, *, sequence:
 
 
 def appended(answer: HttpResponse) -> Appended:
-    """Raises `AnswerDamaged`."""
+    """Parse the response to an append. Raises `AnswerDamaged`."""
     return Appended(
         offset=header(answer, "stream-next-offset", "append"),
         closed=is_true(answer, "stream-closed"),
@@ -89,7 +91,7 @@ def appended(answer: HttpResponse) -> Appended:
 
 
 def body_of(values: Sequence[Json], content_type: str) -> bytes:
-    """The body of one append of one or more records. Raises TypeError, ValueError."""
+    """Return the body of one append of one or more records. Raises TypeError, ValueError."""
     if not values:
         raise ValueError("an append needs at least one record")
     if is_json(content_type):
@@ -107,7 +109,7 @@ def close(name: str, retry: Retry) -> Talk[Appended]:
 
 
 def delete(name: str, retry: Retry, *, missing_ok: bool = False) -> Talk[bool]:
-    """Whether there was something to delete. A repeat after a lost answer that finds nothing has deleted it."""
+    """Delete a stream; return False if it was missing. A retry after a lost response that finds nothing counts as the deletion."""
     what = f"delete '{name}'"
     try:
         yield from call(HttpRequest("DELETE", stream_target(name)), retry, what, lambda _: None, repeatable=True)
@@ -121,14 +123,14 @@ def delete(name: str, retry: Retry, *, missing_ok: bool = False) -> Talk[bool]:
 
 
 def trim(name: str, body: dict[str, str | int], retry: Retry) -> Talk[Trimming]:
-    """`body` is what the server takes: one of `before`, `before_time`, `keep_bytes`, `keep_age_seconds`."""
+    """Delete the oldest records. `body` holds one of `before`, `before_time`, `keep_bytes`, `keep_age_seconds`."""
     what = f"trim '{name}'"
     request = HttpRequest("POST", f"{stream_target(name)}/retention", {"content-type": JSON_TYPE}, msgspec.json.encode(body))
     return (yield from call(request, retry, what, _trimmed, repeatable=True))
 
 
 def trim_body(**choices: str | int | None) -> dict[str, str | int]:
-    """Raises ValueError unless exactly one is given."""
+    """Return the body of a trim. Raises ValueError unless exactly one choice is given."""
     given = {name: value for name, value in choices.items() if value is not None}
     if len(given) != 1:
         raise ValueError(f"a trim needs exactly one of {', '.join(choices)}")
@@ -171,7 +173,7 @@ def exists(name: str, retry: Retry) -> Talk[bool]:
 
 
 def listing(prefix: str, retry: Retry, *, local: bool = False) -> Talk[None]:
-    """Gives the `Facts` of each stream whose name begins with `prefix`, by name."""
+    """Yield the `Facts` of each stream whose name starts with `prefix`, sorted by name."""
     after = ""
     while True:
         query = urlencode({"prefix": prefix, "after": after, "limit": NAMES_PER_PAGE} | (LOCAL if local else {}))

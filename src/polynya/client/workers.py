@@ -1,12 +1,12 @@
-"""Work sharing as a talk: the workers of a group are given every record at least once, each record to one of them.
+"""Worker groups as a talk: every record is delivered at least once, to one worker of the group.
 
-A group is a number of *lanes*. A lane is a pull-wake subscription of the server, with its own cursor on every stream of the group; each
-record belongs to one lane, by its number or by its stream, and a lane passes over the records of the others. Whoever holds the lease of a
-lane handles its records, so as many workers are busy at once as there are lanes. A turn with a lease is short, so that one worker alone
-goes round all lanes, and others can take them over.
+A group has a fixed number of *lanes*. A lane is a pull-wake subscription of the server, with its own cursor on each stream of the group.
+Each record belongs to one lane, by its number or by its stream; a lane skips the records of the others. The holder of a lane's lease
+handles its records, so at most one worker per lane is busy. A turn with a lease is short, so that a single worker serves all lanes and
+others can take over.
 
-A record is acknowledged when the worker comes back for the next one. What was not acknowledged when a lease ends (the worker died, or was
-cut off) is given again, to whoever takes the lane next. Cursors move in steps, about once a second, at the end of a turn at the latest.
+Fetching the next record acknowledges the previous one. If a lease ends early, because the worker died or was cut off, unacknowledged
+records go to the lane's next worker. Cursors are written about once a second, and at the end of a turn.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from polynya.client.verbs import Lifetime
 Result = TypeVar("Result")
 By: TypeAlias = Literal["record", "stream"]
 LANES_MAX = 64
-TURN_SECONDS = 5.0  # then a lease is given back, for others or for another lane
-ACK_SECONDS = 1.0  # so often cursors move
-HANDLE_SECONDS = 600.0  # so long a lease is kept up for one record
-BEATS_PER_LEASE = 3.0  # a lease is renewed when a third of it is over
+TURN_SECONDS = 5.0  # then the lease is released for other workers, or to serve another lane
+ACK_SECONDS = 1.0  # interval between cursor updates
+HANDLE_SECONDS = 600.0  # how long a lease is renewed for one record
+BEATS_PER_LEASE = 3.0  # renewals per lease period
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the workers of a group have in common. Raises ValueError for what cannot be."""
+    """The settings that all workers of a group share. Raises ValueError when they are invalid."""
 
     group: str
     sources: tuple[str, ...]
@@ -62,11 +62,11 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wake_stream(self) -> str:
-        """Where the server says that there is work."""
+        """The stream on which the server announces work."""
         return wake_stream(self.group)
 
     def lane_of(self, stream: str, record: int) -> int:
-        """Whose a record is. `record` is its number in the stream."""
+        """Return the lane of a record. `record` is its number in the stream."""
         return (crc32(stream.encode()) + (record if self.by == "record" else 0)) % self.lanes
 
     def subscription(self) -> bytes:
@@ -83,7 +83,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeasedStream(msgspec.Struct):
-    """A stream of a lane, as a claim shows it."""
+    """A stream of a lane, from a claim."""
 
     path: str
     acked_offset: str
@@ -108,8 +108,10 @@ class _Wake(msgspec.Struct):
 
 
 class Lease:
-    """A lane in hand. `handled` are the cursors to be acknowledged with the next request. `lost`: another worker may have it now.
-    `handling_since`: when the record that is being handled was given."""
+    """A lease on a lane.
+
+    `handled` holds the cursors to acknowledge with the next request. `lost`: another worker may hold the lane. `handling_since`: when the
+    current record was handed out."""
 
     def __init__(self, target: str, claim: _Claim, now: float) -> None:
         self._target = target
@@ -122,7 +124,7 @@ class Lease:
         self.lost = False
 
     def ack(self, *, done: bool = False, acks: bool = True) -> HttpRequest:
-        """Move the cursors to what was handled, and keep the lease, or give it back."""
+        """Return a request that advances the cursors to the handled records, and keeps or releases the lease."""
         handled = self.handled if acks else {}
         body = {
             "wake_id": self._claim.wake_id,
@@ -134,17 +136,17 @@ class Lease:
         return HttpRequest("POST", f"{self._target}/ack", headers, msgspec.json.encode(body), min(self.seconds, 30.0))
 
     def beat(self) -> HttpRequest:
-        """Keep the lease while a record is being handled."""
+        """Return a request that renews the lease while a record is handled."""
         return self.ack(acks=False)
 
     def beaten(self, what: object) -> None:
-        """What came of a `beat`."""
+        """Process the response to a `beat`."""
         if isinstance(what, HttpResponse) and what.status in (401, 404, 409):
             self.lost = True
 
 
 class Job:
-    """A record to handle. Coming back for the next one acknowledges it; `ack()` does so at once."""
+    """A record to handle. Fetching the next job acknowledges it; `ack()` does so earlier."""
 
     __slots__ = ("_turn", "record")
 
@@ -158,7 +160,7 @@ class Job:
 
     @property
     def offset(self) -> str:
-        """After the record."""
+        """The offset after the record."""
         return self.record.offset
 
     @property
@@ -177,7 +179,7 @@ class Job:
         return self.record.decode(shape)
 
     def ack(self) -> None:
-        """It is handled. This is told to the server with the next step, or when the worker ends."""
+        """Mark the record as handled. The next cursor update, or the end of the worker, sends the acknowledgement."""
         self._turn.lease.handled[self.record.stream] = self.record.offset
 
     @property
@@ -186,7 +188,7 @@ class Job:
 
 
 class Turn:
-    """One lease at work."""
+    """The processing of one lease."""
 
     def __init__(self, plan: WorkerSettings, lane: int, lease: Lease, retry: Retry) -> None:
         self._plan = plan
@@ -196,7 +198,7 @@ class Turn:
         self.over = False
 
     def work(self) -> Talk[bool]:
-        """Whether there is more to do. Raises `LeaseLost`."""
+        """Handle the lane's pending records. Return True if more work is waiting. Raises `LeaseLost`."""
         for link in self.lease.streams:
             if link.has_pending and not self.over:
                 if self._plan.by == "stream" and self._plan.lane_of(link.path, 0) != self._lane:
@@ -206,7 +208,7 @@ class Turn:
         return (yield from self._ack(done=True)).next_wake
 
     def _stream(self, link: LeasedStream) -> Talk[None]:
-        """What lay behind the cursor when the lease began."""
+        """Handle the records that were pending when the lease started."""
         place = ReadPosition(link.path, link.acked_offset)
         while place.offset < link.tail_offset and not self.over:
             try:
@@ -214,10 +216,10 @@ class Turn:
             except Trimmed as trimmed:
                 if trimmed.retained_offset <= place.offset:
                     raise
-                place.offset = trimmed.retained_offset  # what lay before it is nobody's any more
+                place.offset = trimmed.retained_offset  # earlier records were trimmed
                 continue
             except (StreamNotFound, StreamGone, StreamReplaced):
-                self.lease.handled.pop(link.path, None)  # the cursor went with it
+                self.lease.handled.pop(link.path, None)  # the stream's deletion removed the cursor
                 return
             place.move(page)
             yield from self._page(page, now)
@@ -244,13 +246,13 @@ class Turn:
         self.lease.handled[page.stream] = page.offset
 
     def _step(self, now: float) -> Talk[None]:
-        """Move the cursors from time to time."""
+        """Advance the cursors if `ACK_SECONDS` have passed."""
         if now - self.lease.acked_at >= ACK_SECONDS:
             self.lease.acked_at = now
             yield from self._ack(done=False)
 
     def _ack(self, *, done: bool) -> Talk[_Done]:
-        """Raises `LeaseLost`."""
+        """Send the cursors. Raises `LeaseLost`."""
         told = dict(self.lease.handled)
         try:
             answer = yield from call(self.lease.ack(done=done), self._retry, "acknowledge", _done, repeatable=True)
@@ -265,7 +267,7 @@ class Turn:
         return answer
 
     def _ack_one_by_one(self) -> Talk[None]:
-        """One of the streams was deleted meanwhile, and its cursor with it: the others' must move nevertheless."""
+        """Advance each cursor separately: one of the streams, and its cursor, was deleted."""
         handled, self.lease.handled = self.lease.handled, {}
         for stream, offset in handled.items():
             self.lease.handled = {stream: offset}
@@ -278,8 +280,10 @@ class Turn:
 
 
 class Worker:
-    """A worker of a group. `lease` is what it has in hand, which the shell keeps up for as long as `handle_seconds` while a record is being
-    handled; `turns_lost` counts leases that ran out."""
+    """A worker of a group.
+
+    `lease` is the lease that it holds. The client renews it for up to `handle_seconds` while a record is handled. `turns_lost` counts
+    expired leases."""
 
     def __init__(self, plan: WorkerSettings, name: str, retry: Retry, *, handle_seconds: float = HANDLE_SECONDS) -> None:
         self._plan = plan
@@ -293,8 +297,8 @@ class Worker:
         self.turns_lost = 0
 
     def join(self) -> Talk[None]:
-        """Make the group, if it is not there: it works on what is appended from now on. Raises `StreamExists` when it is there with other
-        sources, lanes, or lease."""
+        """Create the group if it is missing; it receives the records appended from now on. Raises `StreamExists` if it exists with other
+        settings."""
         if self._joined:
             return
         yield from verbs.create(self._plan.wake_stream, JSON_TYPE, Lifetime(), self._retry)
@@ -305,9 +309,9 @@ class Worker:
         self._joined = True
 
     def work(self, *, wait: bool) -> Talk[None]:
-        """Gives jobs, for ever, or until no lane has work that nobody does (not `wait`)."""
+        """Yield jobs. Without `wait`, end when no lane has unclaimed work."""
         yield from self.join()
-        first = crc32(self.name.encode()) % self._plan.lanes  # workers begin at different lanes
+        first = crc32(self.name.encode()) % self._plan.lanes  # spread the workers over the lanes
         lanes = [(first + lane) % self._plan.lanes for lane in range(self._plan.lanes)]
         asked: Iterable[int] = lanes
         while True:
@@ -323,7 +327,7 @@ class Worker:
                 return
 
     def _turn(self, lane: int) -> Talk[bool]:
-        """Whether there was something to do."""
+        """Serve a lane once. Return True if it had work."""
         lease = yield from self._claim(lane)
         if lease is None:
             return False
@@ -336,7 +340,7 @@ class Worker:
         return True
 
     def _claim(self, lane: int) -> Generator[Effect, Heard, Lease | None]:
-        """`name` is no other worker's, so that a number tells the repeat of a claim whose answer was lost from the next one."""
+        """Claim a lane. The worker's name is unique, so the claim number distinguishes a retry from a new claim."""
         target = lane_target(self._plan.group, lane)
         self._claims += 1
         body = msgspec.json.encode({"worker": self.name, "claim_id": str(self._claims)})
@@ -350,13 +354,13 @@ class Worker:
         return Lease(target, claim, now)
 
     def lease_to_keep(self, now: float) -> Lease | None:
-        """What needs a `beat` now: a record of it is being handled, and not for too long."""
+        """Return the lease to renew now, if a record is being handled and not for too long."""
         lease = self.lease
         since = lease.handling_since if lease is not None else None
         return lease if since is not None and now - since < self._handle_seconds else None
 
     def _wait(self) -> Talk[set[int]]:
-        """A long-poll of the wake stream: the lanes that it names."""
+        """Long-poll the wake stream; return the lanes that it names."""
         place = self._wakes
         page = yield from place.get(self._retry, "long-poll")
         place.move(page)
@@ -371,13 +375,13 @@ class Worker:
         return lanes
 
     def farewell(self) -> HttpRequest | None:
-        """What to send when the worker ends in the middle of a turn: what it handled is acknowledged, and the lease given back."""
+        """Return the request that acknowledges the handled records and releases the lease, if the worker stops during a turn."""
         lease, self.lease = self.lease, None
         return None if lease is None or lease.lost else lease.ack(done=True)
 
 
 def disband(group: str, retry: Retry) -> Talk[int]:
-    """Delete a group, its cursors and its wake stream. The number of lanes that it had."""
+    """Delete a group, its cursors and its wake stream. Return the number of lanes that it had."""
     what = f"disband the group '{group}'"
     count = 0
     for lane in range(LANES_MAX):
@@ -403,7 +407,8 @@ def lane_target(group: str, lane: int) -> str:
 
 
 def _numbered(page: Page) -> list[tuple[Record, int]]:
-    """Records with their numbers; 0 for offsets that are none of ours, and for what is no JSON: it stays with its stream's lane."""
+    """Pair records with their numbers. The number is 0 for foreign offsets and other content types, which keeps them in their stream's
+    lane."""
     records = page.records
     if not page.is_json:
         return [(record, 0) for record in records]
@@ -411,7 +416,7 @@ def _numbered(page: Page) -> list[tuple[Record, int]]:
 
 
 def _timed(talk: Talk[Result]) -> Generator[Effect, Heard, tuple[Result, float]]:
-    """The result, and when the answer came."""
+    """Run a talk; return its result and the time of the last response."""
     now = 0.0
     effect = next(talk)
     while True:
