@@ -1,4 +1,4 @@
-"""The cold tier keeps old bytes as packs in the object store: when bytes are flushed, how they are read, and when packs are deleted.
+"""The cold tier keeps old bytes as packs in the object store: it flushes, reads, merges and deletes them.
 
 A flush takes whole hot batches of many streams, oldest first, into one pack. It puts the object, logs `PackWritten` in the pack's home
 group, then logs `PublishSlices` in every group with slices in the pack. Only that log entry drops the batches from memory. The collector
@@ -10,10 +10,10 @@ Invariants:
 
 * Bytes leave the hot tier only after the store acknowledged the object that holds them.
 * A stream is in at most one pack in flight, so its slices are published in order. The state machine refuses any other order.
-* Every step is idempotent. A crash between two steps leaves nothing, an object that the sweep finds (put, not logged), or a pack whose
-  groups are asked again whether they hold it (logged, not published).
-* Only the owner of the store's root deletes an object. The object's home group must have condemned it, the grace period must be over, and
-  the snapshots that recovery would start from must no longer need it.
+* Every step is idempotent. A crash between put and log leaves an object that the sweep finds. A crash between log and publish leaves a
+  pack whose groups are asked again whether they hold it.
+* Only the owner of the store's root deletes an object, after its home group condemned it and the grace period is over. The snapshots that
+  recovery would start from must no longer need it.
 * A reader trusts a slice only if its CRC matches.
 * A batch that fails its checksum is never packed. The flusher rereads it; if that fails, only its stream is set aside (`faults`).
 * A merge changes no record and no byte of a stream, and a slice never crosses a bound of a table's claim. A reader with a location from

@@ -55,9 +55,9 @@ class MergeRun(msgspec.Struct, frozen=True, gc=False):
 
 
 def plan_runs(lengths: Sequence[int], segments: Iterable[Segment], bytes_max: int) -> tuple[list[Segment], int]:
-    """Return the runs of entries to merge now, and the number of leading entries that lie in closed lines and need no further scan.
+    """Return the runs of entries to merge now, and the number of leading entries that need no further scan.
 
-    `segments` are the segments that may be merged, in order.
+    Those entries lie in closed lines. `segments` are the segments that may be merged, in order.
     """
     runs = []
     settled = 0

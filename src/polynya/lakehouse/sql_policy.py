@@ -2,7 +2,7 @@
 
 Each layer suffices alone; both must fail before a query reads forbidden data. The tree check allows the given tables, the query's own
 WITH clauses, and a few table functions that only generate rows. DuckDB's lock allows only the files and the network hosts of the tables
-that the query names: no extension and no change of a setting.
+that the query names. It forbids extensions and changes of settings.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Handle SIGTERM and SIGINT in a driver.
 
-Every step of a job is idempotent, so a driver may stop anywhere. But once a job's commit was requested, it gets a short time to reach
-both formats, so that Delta does not lag a job behind Iceberg.
+Every step of a job is idempotent, so a driver may stop anywhere. But a job whose commit was requested gets a short time to reach both
+formats. Otherwise Delta would lag a job behind Iceberg.
 """
 
 from __future__ import annotations

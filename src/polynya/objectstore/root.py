@@ -38,7 +38,7 @@ class RootClaim(msgspec.Struct, frozen=True):
 async def claim_root(store: ObjectStore, cluster_id: str, history: int, start_id: str) -> RootClaim:
     """Make this node process the owner of the root. Idempotent.
 
-    Raises ConfigError if the root belongs to another cluster, or to a later history than this node's data: a stale copy of the data
+    Raises ConfigError if the root belongs to another cluster, or to a later history than this node's data. A stale copy of the data
     folder must not delete its successor's objects. Raises StoreUnavailable.
     """
     marker = RootMarker(cluster_id, history, start_id)

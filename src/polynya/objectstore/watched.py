@@ -32,8 +32,9 @@ class Record:
 
     @property
     def full(self) -> bool:
-        """True if the store has no space: the last call failed for that reason, or one did in the last FULL_SECONDS while small writes
-        still succeeded.
+        """True if the store has no space.
+
+        The last call failed for that reason, or one did in the last FULL_SECONDS while small writes still succeeded.
         """
         return (self.failures > 0 and self._full) or self._now() - self._full_at < FULL_SECONDS
 
