@@ -1,4 +1,4 @@
-"""Copies of the groups' states in the object store, which a recovery from the store alone begins with (F12; docs/formats/backup.md)."""
+"""Copies of the groups' states in the object store, from which a recovery from the store alone starts (docs/formats/backup.md)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MARK = re.compile(r"(\d{20})/whole\.json", re.ASCII)
 
 
 class CompleteMark(msgspec.Struct, frozen=True):
-    """The mark of a history: its groups have copies here, or were empty when it was written."""
+    """The mark of a complete history: each group has a copy here, or was empty when the mark was written."""
 
     cluster: str
     history: int
@@ -28,7 +28,7 @@ class CompleteMark(msgspec.Struct, frozen=True):
 
 
 class StateCopy(msgspec.Struct, frozen=True, order=True):
-    """Where a copy is. The one with the largest index is the newest."""
+    """The location of a copy. The copy with the largest index is the newest."""
 
     group: int
     index: int
@@ -46,26 +46,26 @@ def key_of(cluster: str, history: int, header: Header) -> str:
 
 
 async def mark(store: ObjectStore, whole: CompleteMark) -> None:
-    """Repeating it is fine. Raises StoreUnavailable."""
-    with suppress(AlreadyExists):  # of another release
+    """Write the mark of a complete history. Idempotent. Raises StoreUnavailable."""
+    with suppress(AlreadyExists):  # another release wrote it
         await put_again(store, folder_of(whole.cluster, whole.history) + MARK, msgspec.json.encode(whole))
 
 
 async def write(store: ObjectStore, place: tuple[str, int], header: Header, state: Sequence[bytes]) -> None:
-    """`place` is (cluster, history); the state in pieces. Durable when it returns. Raises StoreUnavailable."""
-    with suppress(AlreadyExists):  # a leader of before wrote the same state, with the places of its own journal
+    """Write a copy durably. `place` is (cluster, history); `state` is in pieces. Raises StoreUnavailable."""
+    with suppress(AlreadyExists):  # an earlier leader wrote the same state with the places of its own journal
         await put_again(store, key_of(*place, header), [pack_header(header), *state])
 
 
 async def forget_older(store: ObjectStore, place: tuple[str, int], header: Header) -> None:
-    """Those of the group that this one has taken the place of. Raises StoreUnavailable."""
+    """Delete the group's copies older than this one. Raises StoreUnavailable."""
     folder = f"{folder_of(*place)}{header.group:05d}/"
     old = [info.key async for info in store.list(folder) if int(info.key.removeprefix(folder)[:20]) < header.index]
     await store.delete(old)
 
 
 async def ahead(store: ObjectStore, place: tuple[str, int], indexes: Mapping[int, int]) -> StateCopy | None:
-    """One of a later index than these of its group, if there is any. Raises StoreUnavailable."""
+    """Return a copy with a later index than its group's in `indexes`, or None. Raises StoreUnavailable."""
     root = f"{place[0]}/copies/"
     async for info in store.list(folder_of(*place)):
         match = _KEY.fullmatch(info.key.removeprefix(root))
@@ -75,8 +75,10 @@ async def ahead(store: ObjectStore, place: tuple[str, int], indexes: Mapping[int
 
 
 async def newest(store: ObjectStore, cluster: str) -> tuple[CompleteMark, dict[int, StateCopy]]:
-    """The newest history that a recovery can begin with, and the newest copy of each group that has one. Raises ConfigError when there is
-    none, StoreUnavailable."""
+    """Return the mark of the newest recoverable history, and the newest copy of each group that has one.
+
+    Raises ConfigError if no history is complete, StoreUnavailable.
+    """
     root = f"{cluster}/copies/"
     histories: list[int] = []
     found: dict[int, dict[int, StateCopy]] = {}
@@ -96,7 +98,7 @@ async def newest(store: ObjectStore, cluster: str) -> tuple[CompleteMark, dict[i
 
 
 async def read(store: ObjectStore, copy: StateCopy) -> GroupFile:
-    """Raises CorruptData, StoreUnavailable."""
+    """Read a copy. Raises CorruptData, StoreUnavailable."""
     try:
         return parse(await store.get(copy.key), copy.group)
     except NotFound:

@@ -1,4 +1,4 @@
-"""The file of one group: its state and its hot payload, at one moment (docs/formats/backup.md)."""
+"""The file of one group: its state and its hot payload at one moment (docs/formats/backup.md)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ HEADER_BYTES = 64
 
 _MAGIC = b"POLYNYAG"
 _HEADER = Struct("<8sIIQQQQIII")
-_HOT = Struct("<QII")  # place, length, CRC
+_HOT = Struct("<QII")  # place, length, CRC of one hot batch
 
 
 class Header(msgspec.Struct, frozen=True):
-    """What a group file says of itself. `log_ms`: log time."""
+    """The header of a group file. `log_ms` is in log time."""
 
     group: int
     term: int
@@ -29,11 +29,11 @@ class Header(msgspec.Struct, frozen=True):
     log_ms: int
     state_bytes: int
     state_crc: int
-    hot: int  # batches
+    hot: int  # number of hot batches
 
 
 class GroupFile(msgspec.Struct, frozen=True):
-    """One that was read. `hot`: payload and CRC by place."""
+    """A parsed group file. `hot` maps a place to its payload."""
 
     header: Header
     state: bytes
@@ -48,7 +48,7 @@ def pack_header(header: Header) -> bytes:
 
 
 def hot_pieces(batches: Iterable[HotBatch]) -> list[bytes]:
-    """Two for each: what it is, and its payload, which is not copied."""
+    """Return two pieces for each batch: its header and its payload, which is not copied."""
     found: list[bytes] = []
     for batch in batches:
         found += (_HOT.pack(batch.place, len(batch.payload), batch.crc), batch.payload)
@@ -56,7 +56,7 @@ def hot_pieces(batches: Iterable[HotBatch]) -> list[bytes]:
 
 
 def parse(data: bytes, group: int) -> GroupFile:
-    """Raises CorruptData, naming what is wrong; ConfigError for a format of another release."""
+    """Parse a group file. Raises CorruptData naming the fault, or ConfigError for a format of another release."""
     header = parse_header(data[:HEADER_BYTES])
     if header.group != group:
         raise CorruptData(f"it is the file of group {header.group}, not of group {group}")
@@ -80,7 +80,7 @@ def parse(data: bytes, group: int) -> GroupFile:
 
 
 def parse_header(data: bytes) -> Header:
-    """Of the first 64 bytes. Raises CorruptData, ConfigError."""
+    """Parse the first 64 bytes. Raises CorruptData, ConfigError."""
     head = data[: HEADER_BYTES - 4]
     if len(data) < HEADER_BYTES or not head.startswith(_MAGIC):
         raise CorruptData("it is no group file")
@@ -93,7 +93,7 @@ def parse_header(data: bytes) -> Header:
 
 
 def machine_of(file: GroupFile) -> Machine:
-    """The group's machine, with its payload. Raises CorruptData when a batch is not there, or is not the one that the state names."""
+    """Restore the group's state machine with its payload. Raises CorruptData if a batch is missing or does not match the state."""
     try:
         machine = Machine.restore(file.state, lambda place, uid: file.hot[place])
     except KeyError as place:

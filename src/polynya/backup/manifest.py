@@ -1,4 +1,4 @@
-"""What a backup is made of: its manifest, and the list of its objects (docs/formats/backup.md)."""
+"""The manifest of a backup and the list of its objects (docs/formats/backup.md)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ID = re.compile(r"\d{8}T\d{9}Z-[0-9a-f]{8}", re.ASCII)
 
 
 class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A group's file: `name` is the folder of its parts, `crc` of all of them."""
+    """A group's file. `name` is the folder of its parts; `crc` covers all parts."""
 
     group: int
     name: str
@@ -34,7 +34,7 @@ class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """The list of objects; `count` and `bytes` are those of the objects."""
+    """The list of objects. `count` and `bytes` are those of the objects."""
 
     name: str
     size: int
@@ -44,7 +44,7 @@ class ListEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A backup."""
+    """The manifest of a backup."""
 
     format: int = FORMAT
     id: str
@@ -59,12 +59,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def next_history(self) -> int:
-        """That of what is restored from it."""
+        """The history of a cluster restored from this backup."""
         return self.history + 1 + int(crc32c(msgspec.json.encode(self))) % (1 << 20)
 
 
 class CopiedObject(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A row of the list."""
+    """A row of the list of objects."""
 
     key: str
     size: int
@@ -72,7 +72,7 @@ class CopiedObject(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 def new_id(now_ms: int, random: bytes) -> str:
-    """`random`: four bytes."""
+    """Return a backup id for a time. `random` has four bytes."""
     return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(now_ms // 1000))}{now_ms % 1000:03d}Z-{random.hex()}"
 
 
@@ -90,7 +90,7 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(data: bytes) -> Manifest:
-    """Raises CorruptData, ConfigError for a format of another release."""
+    """Decode a manifest. Raises CorruptData, or ConfigError for a format of another release."""
     line, _, rest = data.partition(b"\n")
     if rest != f"crc32c {crc32c(line):08x}\n".encode():
         raise CorruptData("the checksum of the manifest is wrong")
@@ -106,12 +106,12 @@ class _Format(msgspec.Struct):
 
 
 def encode_rows(rows: list[CopiedObject]) -> bytes:
-    """A part of the list."""
+    """Encode one part of the list of objects."""
     return msgspec.msgpack.encode(rows)
 
 
 def decode_rows(data: bytes) -> list[CopiedObject]:
-    """Of a part. Raises CorruptData."""
+    """Decode one part of the list. Raises CorruptData."""
     try:
         return msgspec.msgpack.decode(data, type=list[CopiedObject])
     except msgspec.DecodeError as error:

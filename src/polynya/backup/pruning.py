@@ -1,4 +1,4 @@
-"""Old backups of a place go: their files, and the objects that only they needed."""
+"""Delete old backups of a repository: their files, and objects that no other backup needs."""
 
 from __future__ import annotations
 
@@ -9,36 +9,41 @@ from polynya.backup.repository import backups_on, parts_of
 from polynya.objectstore import ObjectStore
 
 DELETE_AT_ONCE = 1000
-UNDER_WAY_MS = 86_400_000  # a backup without a manifest that has written nothing for as long was interrupted
+UNDER_WAY_MS = 86_400_000  # a backup without a manifest and without writes for this time was interrupted
 
 
 async def prune(store: ObjectStore, keep: int) -> list[str]:
-    """The ids of those that went; also what interrupted ones before the kept ones have left. While another backup is under way its files stay, and
-    so do all objects: which of them it counts on, only it knows. Raises CorruptData before anything is deleted when a kept one cannot be read;
-    StoreUnavailable."""
+    """Delete all but the newest `keep` backups and return the deleted ids.
+
+    Files that interrupted backups left before the oldest kept one are deleted too. While another backup is running, its files and all
+    objects stay, because only it knows which objects it relies on. Raises CorruptData before any deletion if a kept backup cannot be
+    read; StoreUnavailable.
+    """
     backups = await backups_on(store)
     kept, gone = backups[-keep:], backups[:-keep]
     needed = await _needed(store, kept)
     running, files = await _running(store, backups)
     old = [key for key in files if key < folder_of(kept[0].id) and key.split("/")[1] not in running]
-    old.sort(key=lambda key: not key.endswith("/manifest.json"))  # without its manifest it is none: then the rest may go
+    old.sort(
+        key=lambda key: not key.endswith("/manifest.json")
+    )  # delete the manifest first: without it a backup does not count as complete
     await _delete(store, old)
     if not running:
         useless = [info.key async for info in store.list("objects/") if info.key not in needed]
-        if not (await _running(store, backups))[0]:  # none has begun meanwhile
+        if not (await _running(store, backups))[0]:  # no backup has started since
             await _delete(store, useless)
     return [manifest.id for manifest in gone]
 
 
 async def _running(store: ObjectStore, backups: Iterable[Manifest]) -> tuple[set[str], list[str]]:
-    """Backups that may be under way, or have ended since `backups` were looked up; and the keys of all files of backups."""
+    """Return backups that may be running or finished after `backups` was listed, and the keys of all backup files."""
     last_ms: dict[str, int] = {}
     keys = []
     async for info in store.list("backups/"):
         backup = info.key.split("/")[1]
         last_ms[backup] = max(info.modified_ms, last_ms.get(backup, 0))
         keys.append(info.key)
-    now_ms = max(last_ms.values(), default=0)  # by the place's clock
+    now_ms = max(last_ms.values(), default=0)  # by the repository's clock
     whole = {manifest.id for manifest in backups}
     return {backup for backup, ms in last_ms.items() if backup not in whole and ms > now_ms - UNDER_WAY_MS}, keys
 

@@ -1,4 +1,4 @@
-"""Where backups are kept: a folder, a key prefix in a bucket, or a tar file. The first two are object stores as a node's own."""
+"""Repositories of backups: a folder, a key prefix in a bucket, or a tar file. The first two are ordinary object stores."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ READ_BYTES = 8 << 20
 
 
 class RepositoryReader(Protocol):
-    """What is read of a place; errors as of an `ObjectStore`."""
+    """The read side of a repository; errors are those of an `ObjectStore`."""
 
     async def get(self, key: str) -> bytes: ...
 
@@ -33,7 +33,7 @@ class RepositoryReader(Protocol):
 
 
 class Repository(Protocol):
-    """Where a backup is written."""
+    """The write side of a repository."""
 
     async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str: ...
 
@@ -41,7 +41,7 @@ class Repository(Protocol):
 
 
 class TarWriter:
-    """One backup as one stream: what is put is written behind what was put before, one after the other, whoever puts at the same time."""
+    """One backup written as one tar stream. Concurrent puts are written one after the other."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -61,7 +61,7 @@ class TarWriter:
         self._file.flush()
 
     def abandon(self) -> None:
-        """It could not be written to its end. What the tar file holds back is not written any more, at no later time either."""
+        """Close the file without writing the data that the tar stream still buffers, now or later."""
         stream = self._tar.fileobj
         with suppress(OSError, ValueError):
             if stream is not None:
@@ -69,7 +69,7 @@ class TarWriter:
 
 
 class TarReader:
-    """A backup in a tar file, which must be one that can be read anywhere. Raises CorruptData."""
+    """A backup in a seekable tar file. Raises CorruptData."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
@@ -116,7 +116,7 @@ class TarReader:
 
 
 class _Joined(io.RawIOBase):
-    """Pieces as one file, for one reading."""
+    """A single-use file object over joined pieces."""
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
         self._pieces = [memoryview(piece) for piece in pieces if piece]
@@ -137,7 +137,10 @@ class _Joined(io.RawIOBase):
 
 
 async def backups_on(shelf: RepositoryReader) -> list[Manifest]:
-    """The whole backups of a place, the oldest first, but for what is deleted meanwhile. Raises CorruptData, StoreUnavailable."""
+    """Return the complete backups in a repository, oldest first.
+
+    Backups deleted during the call are skipped. Raises CorruptData, StoreUnavailable.
+    """
     found = []
     async for info in shelf.list("backups/"):
         parts = info.key.split("/")
@@ -148,7 +151,7 @@ async def backups_on(shelf: RepositoryReader) -> list[Manifest]:
 
 
 async def read_manifest(shelf: RepositoryReader, backup: str) -> Manifest:
-    """Raises ConfigError when there is no such backup, CorruptData."""
+    """Return the manifest of a backup. Raises ConfigError if there is no such backup, CorruptData."""
     try:
         return await _manifest(shelf, backup)
     except NotFound:
@@ -166,7 +169,7 @@ async def _manifest(shelf: RepositoryReader, backup: str) -> Manifest:
 
 
 async def chosen(shelf: RepositoryReader, backup: str = "") -> Manifest:
-    """The named backup, or the newest. Raises ConfigError, CorruptData, StoreUnavailable."""
+    """Return the manifest of the named backup, or of the newest. Raises ConfigError, CorruptData, StoreUnavailable."""
     if backup:
         return await read_manifest(shelf, backup)
     names = [info.key.split("/") async for info in shelf.list("backups/")]
@@ -178,7 +181,7 @@ async def chosen(shelf: RepositoryReader, backup: str = "") -> Manifest:
 
 
 async def parts_of(shelf: RepositoryReader, name: str, size: int, crc: int) -> AsyncIterator[bytes]:
-    """The parts of a file, in order. Raises CorruptData, naming it, when they are not what was written; StoreUnavailable."""
+    """Yield the parts of a file in order. Raises CorruptData with the file's name if the checksum does not match, StoreUnavailable."""
     found_crc = found = number = 0
     while found < size:
         try:
@@ -195,7 +198,7 @@ async def parts_of(shelf: RepositoryReader, name: str, size: int, crc: int) -> A
 
 
 async def part_of(shelf: RepositoryReader, name: str, number: int) -> bytes:
-    """Raises CorruptData when it is not there."""
+    """Return one part of a file. Raises CorruptData if it is missing or empty."""
     key = f"{name}/{number:05d}"
     try:
         part = await shelf.get(key)

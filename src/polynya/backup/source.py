@@ -1,4 +1,4 @@
-"""What a backup is taken from: a cluster, or a node by itself, that is asked for the state of its groups and for its objects."""
+"""The source of a backup: a cluster or a standalone node that serves the state of its groups and its objects."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import msgspec
 
 from polynya.base.errors import PolynyaError
 
-PART_BYTES = 4 << 20  # of one answer
+PART_BYTES = 4 << 20  # bytes of one response
 
 
 class Lost(PolynyaError):
-    """What was captured is not there any more: the core that held it was restarted, or leads the group no more. Capture it again."""
+    """The captured state is gone: the core that held it restarted, or no longer leads the group. Capture it again."""
 
 
 class About(msgspec.Struct, frozen=True):
-    """Whose backup it is. `store`: whether there is an object store."""
+    """The identity of the cluster to back up. `store` tells if it has an object store."""
 
     cluster: str
     history: int
@@ -27,7 +27,7 @@ class About(msgspec.Struct, frozen=True):
 
 
 class Captured(msgspec.Struct, frozen=True):
-    """The file of a group, held where the group is led until all of it was fetched, or nobody has asked for a while."""
+    """A captured group file. The group's leader holds it until all of it was fetched, or until no fetch came for a while."""
 
     group: int
     token: str
@@ -41,20 +41,20 @@ class Captured(msgspec.Struct, frozen=True):
 
 
 class BackupSource(Protocol):
-    """All raise Unavailable, or what means that asking makes no sense."""
+    """The interface to the cluster. All methods raise Unavailable, or an error that makes a retry pointless."""
 
     async def about(self) -> About: ...
 
     async def capture(self, group: int) -> Captured: ...
 
     async def part(self, captured: Captured, offset: int) -> bytes:
-        """At most PART_BYTES. Raises Lost."""
+        """Return at most PART_BYTES of a captured file. Raises Lost."""
         ...
 
     def objects(self, prefix: str) -> AsyncIterator[tuple[str, int]]:
-        """(key, size) of the objects below a folder of the store."""
+        """Yield (key, size) of the objects below a folder of the store."""
         ...
 
     async def read(self, key: str, offset: int, length: int) -> bytes:
-        """Raises NotFound."""
+        """Read a range of an object. Raises NotFound."""
         ...

@@ -1,4 +1,4 @@
-"""The records of single streams of a backup, as they were appended: for bringing streams back, one by one."""
+"""Read the records of single streams from a backup, as they were appended, to restore streams one by one."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from polynya.stream.state import record_gaps
 from polynya.stream.state.model import HotBatch, Stream
 from polynya.wire.pack import parse_slice
 
-MACHINES_MAX = 2  # in memory: a fork's group and that of its source
+MACHINES_MAX = 2  # in memory: the groups of a fork and of its source
 
 
 class BackupPiece(msgspec.Struct, frozen=True, gc=False):
-    """What came in one append, or as much of it as is kept. Of JSON each record has its comma. `record` and `byte`: where it begins."""
+    """The retained records of one append. JSON records keep their trailing commas. `record` and `byte` are the start position."""
 
     record: int
     byte: int
@@ -34,7 +34,7 @@ class BackupPiece(msgspec.Struct, frozen=True, gc=False):
 
 
 class BackupStreams:
-    """The streams of one backup. All raise CorruptData, ConfigError, StoreUnavailable."""
+    """The streams of one backup. All methods raise CorruptData, ConfigError, StoreUnavailable."""
 
     def __init__(self, shelf: RepositoryReader, manifest: Manifest) -> None:
         self.manifest = manifest
@@ -42,7 +42,7 @@ class BackupStreams:
         self._machines: OrderedDict[int, Machine] = OrderedDict()
 
     async def machine(self, group: int) -> Machine:
-        """The state of a group, with what was hot."""
+        """Return the state machine of a group, with its hot payload."""
         if group not in self._machines:
             while len(self._machines) >= MACHINES_MAX:
                 self._machines.popitem(last=False)
@@ -51,7 +51,7 @@ class BackupStreams:
         return self._machines[group]
 
     async def pieces(self, machine: Machine, stream: Stream) -> AsyncIterator[BackupPiece]:
-        """All that a reader of the stream would get, in order, what it inherits included. `stream`: one of `streams_of`."""
+        """Yield all records that a reader of `stream` would get, in order, including inherited ones. `stream` comes from `streams_of`."""
         stream = await self._whole(machine, stream)
         async for piece in self._between(machine, stream, stream.first_record, stream.next_record):
             yield piece
@@ -74,7 +74,7 @@ class BackupStreams:
             yield piece
 
     async def _whole(self, machine: Machine, stream: Stream) -> Stream:
-        """With its state, if it was evicted."""
+        """Return the stream with its state, read from the backup if it was evicted."""
         return stream if where_of(stream) is None else whole_of(stream, await self._read(stream, slice_of(machine, stream)))
 
     async def _batches(self, stream: Stream, cold: ColdSlice) -> list[HotBatch]:
@@ -93,12 +93,15 @@ class BackupStreams:
 
 
 def streams_of(machine: Machine) -> list[Stream]:
-    """All but soft-deleted ones; of those that are evicted what is known of them (`eviction.ghost_of`)."""
+    """Return all streams except soft-deleted ones; evicted ones as their views (`eviction.ghosts`)."""
     return [*(stream for stream in machine.streams.values() if not stream.deleted), *ghosts(machine)]
 
 
 def size_of(stream: Stream) -> tuple[int, int]:
-    """How many records and bytes a reader would get. The records of a fork that inherits across numbers that were jumped over are too many."""
+    """Return the numbers of records and bytes that a reader would get.
+
+    The record count is too high for a fork that inherits across a record gap.
+    """
     size = stream.next_byte - stream.first_byte
     if where_of(stream) is not None:
         return record_gaps.between(stream.first_record, stream.next_record), size
@@ -107,7 +110,7 @@ def size_of(stream: Stream) -> tuple[int, int]:
 
 
 def _cut(batches: list[HotBatch] | tuple[HotBatch, ...], begin: int, end: int) -> Iterator[BackupPiece]:
-    """The records from `begin` to before `end`."""
+    """Yield the records from `begin` to `end` (exclusive)."""
     for batch in batches:
         first, last = max(begin, batch.record), min(end, batch.record + batch.records)
         if first >= last:

@@ -1,4 +1,4 @@
-"""Whether a backup is whole: everything is read, every checksum is compared, and every reference is looked up."""
+"""Verify a backup: read everything, compare every checksum, and resolve every reference."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from polynya.stream.rules.eviction import ghosts, slice_of, where_of
 from polynya.wire.pack import damaged_slices
 
 STREAMS_NAMED_MAX = 20
-WHOLE_BYTES_MAX = 64 << 20  # a pack that is larger is not looked into, but for its checksum
+WHOLE_BYTES_MAX = 64 << 20  # larger packs get only a checksum comparison, not a check of their slices
 READERS = 4
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """`name` as in the place; `streams`: some of those that need it, canonical names."""
+    """A damaged part of a backup. `name` is its name in the repository; `streams` are some canonical names that need it."""
 
     name: str
     what: str
@@ -31,7 +31,7 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class Verified(msgspec.Struct):
-    """What was looked at; only growing."""
+    """Counters of verified parts; they only grow."""
 
     groups: int = 0
     streams: int = 0
@@ -42,17 +42,17 @@ class Verified(msgspec.Struct):
 
 
 class BackupVerifier:
-    """Of one backup. `told` is called with each damage as it is found."""
+    """The verifier of one backup. `told` is called with each damage when it is found."""
 
     def __init__(self, shelf: RepositoryReader, manifest: Manifest, told: Callable[[Damage], None] = lambda damage: None) -> None:
         self.found = Verified()
         self._shelf, self._manifest, self._told = shelf, manifest, told
         self._objects: dict[str, CopiedObject] = {}
-        self._bad: dict[str, str] = {}  # objects, and what is wrong
-        self._needing: dict[str, list[str]] = {}  # bad packs -> streams
+        self._bad: dict[str, str] = {}  # damaged objects -> fault
+        self._needing: dict[str, list[str]] = {}  # damaged packs -> streams that need them
 
     async def run(self) -> Verified:
-        """Raises StoreUnavailable; damage is found, not raised."""
+        """Verify everything. Damage is returned, not raised. Raises StoreUnavailable."""
         await self._read_list()
         await self._compare_sizes()
         await self._read_objects()
@@ -80,7 +80,7 @@ class BackupVerifier:
     # --- objects ---------------------------------------------------------------------------------------------------------------
 
     async def _compare_sizes(self) -> None:
-        """Note the objects that are longer than they were written: a restore takes an object whole, and refuses those."""
+        """Record objects that are longer than written. A restore reads whole objects and refuses these."""
         async for info in self._shelf.list("objects/"):
             row = self._objects.get(info.key.removeprefix("objects/"))
             if row is not None and info.size > row.size:
@@ -101,7 +101,7 @@ class BackupVerifier:
                 tasks.create_task(work())
 
     async def _look(self, row: CopiedObject) -> str:
-        """What is wrong with an object; "" when nothing is."""
+        """Return the fault of an object, or "" if it is intact."""
         name, crc, kept = f"objects/{row.key}", 0, []
         try:
             for begin in range(0, row.size, READ_BYTES):
@@ -138,7 +138,7 @@ class BackupVerifier:
         await asyncio.to_thread(self._references, machine)
 
     def _references(self, machine: Machine) -> None:
-        """That the packs of every slice are there, and long enough; who needs those that are not well."""
+        """Check that the pack of every slice exists and is long enough, and collect the streams that need a damaged pack."""
         wanted = {key for key in machine.held if key not in self._objects}
         self._bad |= dict.fromkeys(wanted, "missing, and not in the list of objects")
         for stream in (*machine.streams.values(), *ghosts(machine)):
@@ -154,6 +154,6 @@ class BackupVerifier:
 
 
 async def read_group(shelf: RepositoryReader, entry: FileEntry) -> Machine:
-    """The machine of a group, with its hot payload. Raises CorruptData, StoreUnavailable."""
+    """Return the state machine of a group, with its hot payload. Raises CorruptData, StoreUnavailable."""
     data = b"".join([part async for part in parts_of(shelf, entry.name, entry.size, entry.crc)])
     return await asyncio.to_thread(lambda: machine_of(parse(data, entry.group)))

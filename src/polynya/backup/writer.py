@@ -1,7 +1,7 @@
-"""Taking a backup: the groups' files, then the objects that they name, then the manifest (docs/formats/backup.md).
+"""Take a backup: the groups' files, then the objects that they name, then the manifest (docs/formats/backup.md).
 
-Nothing is stopped for it. What a group named when its file was taken may be deleted before it was copied (merged, trimmed): then that
-group is taken again. Objects that the place has are not copied: what a backup that was interrupted, or one of before, has brought is kept.
+The cluster keeps running. An object that a group named when its file was taken may be deleted before it is copied (merged, trimmed). Then
+that group is taken again. Objects already in the repository are not copied again, even if an interrupted backup wrote them.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ from polynya.stream.rules.tables import Table
 from polynya.stream.state.model import PackReference
 from polynya.wire.pack import damaged_slices
 
-TRIES = 8  # of a group, and of all of them
+TRIES = 8  # attempts for one group, and for all of them
 READ_BYTES = 8 << 20
-COPIED_BYTES = 64 << 20  # … of so many bytes together, or one larger one
+COPIED_BYTES = 64 << 20  # bytes of objects in memory at once; one larger object may exceed it
 TABLES = "tables/"
-HINTS = "/_last_checkpoint"  # Delta's, written over and over; readers do without
-_HALF = re.compile(r"/_commit_[0-9a-f-]+\.json\.tmp|#\d+")  # likewise, ends of names: what is on its way to its own name
+HINTS = "/_last_checkpoint"  # Delta overwrites this file; readers work without it
+_HALF = re.compile(r"/_commit_[0-9a-f-]+\.json\.tmp|#\d+")  # likewise: name suffixes of temporary files
 
 
 class BackupProgress(msgspec.Struct):
-    """What was done; only growing, but for `total_bytes`, which is known late."""
+    """Progress of a backup. Numbers only grow, except `total_bytes`, which is known late."""
 
     doing: str = "asking"
     groups: int = 0
     files_bytes: int = 0
-    objects: int = 0  # copied now
-    bytes: int = 0  # of those
-    kept: int = 0  # were there
+    objects: int = 0  # copied by this backup
+    bytes: int = 0  # bytes copied by this backup
+    kept: int = 0  # already in the repository
     total: int = 0  # objects of the backup
     total_bytes: int = 0
     damaged: list[str] = []
 
 
 class _Named(msgspec.Struct):
-    """What of a state matters here; see `stream.snapshots.Image`."""
+    """The references that one group's state holds; see `stream.snapshots.Image`."""
 
     held: set[str]
     tables: bool
 
 
 class _Skipped(msgspec.Struct, array_like=True):
-    """The beginning of an image: the rest is not decoded."""
+    """The leading fields of an image; the rest is not decoded."""
 
     version: int
     group: int
@@ -76,7 +76,7 @@ class _Skipped(msgspec.Struct, array_like=True):
 
 
 class BackupWriter:
-    """One backup. `place`: the shelf, if it can be read as well: then what is there is used."""
+    """The writer of one backup. `place` is the repository if it can be read too; then its objects are reused."""
 
     def __init__(self, source: BackupSource, shelf: Repository, place: ObjectStore | None, progress: BackupProgress) -> None:
         self._source, self._shelf, self._place = source, shelf, place
@@ -85,11 +85,13 @@ class BackupWriter:
         self._files: dict[int, FileEntry] = {}
         self._taken: dict[int, int] = {}
         self._copied: dict[str, CopiedObject] = {}
-        self._there: dict[str, CopiedObject | None] = {}  # on the shelf; None: of an interrupted one
+        self._there: dict[str, CopiedObject | None] = {}  # in the repository; None: from an interrupted backup
 
     async def take(self, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> Manifest:
-        """The backup's manifest, when all is written. Raises Unavailable; nothing that was written is wrong then, and the next backup
-        uses it."""
+        """Take the backup and return its manifest once everything is written.
+
+        Raises Unavailable; data written so far stays valid, and the next backup reuses it.
+        """
         began_ms = now_ms()
         about = await self._source.about()
         backup = manifests.new_id(began_ms, token_bytes(4))
@@ -112,21 +114,23 @@ class BackupWriter:
         return manifest
 
     async def _look_at_the_shelf(self) -> None:
-        """What is there, and what is known of it."""
+        """List the repository's objects and read their rows from the manifests."""
         if self._place is None:
             return
         async for info in self._place.list("objects/"):
             self._there[info.key.removeprefix("objects/")] = None
         for manifest in await backups_on(self._place) if self._there else []:
-            with suppress(CorruptData):  # deleted meanwhile, or damaged: what no other list has is looked at by itself
+            with suppress(CorruptData):  # deleted or damaged list: its objects are checked one by one
                 async for part in parts_of(self._place, manifest.objects.name, manifest.objects.size, manifest.objects.crc):
                     for row in manifests.decode_rows(part):
                         if row.key in self._there:
                             self._there[row.key] = row
 
     async def _look_again(self, about: About, folder: str) -> None:
-        """Whether all is there still: another backup to the same place may have deleted old ones meanwhile, and what this one found of them.
-        Raises Unavailable."""
+        """Check that all objects still exist, because a concurrent backup may have pruned some.
+
+        Copy missing ones again. Raises Unavailable.
+        """
         if self._place is None:
             return
         self._progress.doing = "looking again at what is there"
@@ -146,7 +150,7 @@ class BackupWriter:
             )
 
     async def _agree(self, about: About, folder: str) -> None:
-        """Until the groups and the objects fit together."""
+        """Take groups and copy objects until they are consistent."""
         again: Iterable[int] = range(about.groups + 1)
         for _ in range(TRIES):
             for group in again:
@@ -187,7 +191,7 @@ class BackupWriter:
         raise Unavailable(f"the state of group {group} could not be fetched: its leader changes all the time; try again")
 
     async def _fetch(self, captured: Captured, name: str) -> tuple[int, _Named]:
-        """Write the file's parts; its CRC, and what it names."""
+        """Write the parts of a group file. Return its CRC and its references."""
         state, wanted = bytearray(), HEADER_BYTES
         gathered: list[bytes] = []
         crc = size = number = held = 0
@@ -211,7 +215,7 @@ class BackupWriter:
     # --- objects ---------------------------------------------------------------------------------------------------------------
 
     async def _copy(self, about: About) -> set[str]:
-        """What the groups name, and what is under tables; the packs that are not there (any more)."""
+        """Copy the objects that the groups name and those under tables. Return the packs that no longer exist."""
         if not about.store:
             return set()
         self._progress.doing = "listing objects"
@@ -228,7 +232,7 @@ class BackupWriter:
         return await self._copy_all(wanted) & packs
 
     async def _copy_all(self, wanted: Mapping[str, int]) -> set[str]:
-        """Some at a time. The keys of those that are gone."""
+        """Copy objects concurrently. Return the keys of objects that no longer exist."""
         gone: set[str] = set()
         todo = iter(sorted(wanted.keys() - self._copied.keys()))
         room = _Room(COPIED_BYTES)
@@ -266,7 +270,7 @@ class BackupWriter:
         return CopiedObject(key, size, crc32c(data))
 
     async def _known(self, key: str) -> CopiedObject | None:
-        """Of one that no whole backup names: an interrupted one has brought it."""
+        """Return the row of an object that only an interrupted backup wrote, or None."""
         assert self._place is not None
         try:
             data = await self._place.get(f"objects/{key}")
@@ -285,8 +289,11 @@ class BackupWriter:
         return data
 
     async def _put(self, key: str, parts: Sequence[bytes]) -> None:
-        """An earlier try that nobody was told of, and another backup that brings the same, are as good. Raises AlreadyExists when other bytes are
-        there, StoreUnavailable."""
+        """Write a file.
+
+        The same bytes from an earlier attempt or another backup count as success. Raises AlreadyExists if other bytes exist,
+        StoreUnavailable.
+        """
         place = self._place
         if place is None:
             await self._shelf.put(key, parts)
@@ -304,12 +311,12 @@ class BackupWriter:
 
 
 def _passes(key: str) -> bool:
-    """Whether a file under tables does not stay as it is, and is no matter of theirs."""
+    """Report whether a file under tables is temporary or overwritten, so a backup can omit it."""
     return key.endswith(HINTS) or any(found.end() == len(key) for found in _HALF.finditer(key))
 
 
 class _Room:
-    """So many bytes at the same time, or one thing that is larger."""
+    """A limit on the bytes in memory. One larger object may exceed it."""
 
     def __init__(self, size: int) -> None:
         self._size = self._free = size
@@ -341,7 +348,7 @@ class _Taken:
 
 
 def _named(state: bytes) -> _Named:
-    """Raises CorruptData."""
+    """Decode the references of a group's state. Raises CorruptData."""
     try:
         image = msgspec.msgpack.decode(state, type=_Skipped)
     except msgspec.DecodeError as error:

@@ -1,28 +1,30 @@
-"""Old bytes as packs in the object store: what is flushed when, how it is read back, and when it is deleted.
+"""The cold tier keeps old bytes as packs in the object store: it flushes, reads, merges and deletes them.
 
-A flush takes whole hot batches, oldest first, of many streams into one pack: put the object, log `PackWritten` in the pack's home
-group, then log `PublishSlices` in every group with slices in it. Only that log entry takes the batches out of memory. The collector
-deletes what all groups have released, after a grace, and sweeps objects that no log knows. The merger makes one larger slice of many
-small neighbours in a stream, at its leisure: read them, put a new pack, log `PackWritten`, then `ReplaceSlices` in the groups. So an
-index stays short and its reads long; a byte is written again two or three times in its life (how often exactly, `merge_planner` says).
+A flush takes whole hot batches of many streams, oldest first, into one pack. It puts the object, logs `PackWritten` in the pack's home
+group, then logs `PublishSlices` in every group with slices in the pack. Only that log entry drops the batches from memory. The collector
+deletes packs that all groups have released, after a grace period. It also sweeps objects that no log names. The merger replaces many
+small neighbouring slices of a stream with one larger slice in a new pack: it logs `PackWritten`, then `ReplaceSlices`. Merging keeps an
+index short and its reads long. A byte is rewritten two or three times in its life (`merge_planner` has the bound).
 
 Invariants:
 
-* Bytes leave the hot tier only after the object that holds them was acknowledged by the store.
-* A stream is in at most one pack on its way, so that its slices are published in order; the machine refuses any other order.
-* Every step can be repeated, and a crash between any two leaves either nothing, an object that the sweep finds (put, not logged), or a
-  pack whose groups are asked again whether they hold it (logged, not published).
-* An object is deleted only by the owner of the store's root, when its home group has condemned it, the grace is over, and the snapshots
-  that recovery would start from no longer need it (F12, F20).
-* A reader believes a slice only when its CRC is right.
-* A batch that fails its checksum is in no pack. It is read again; where that fails its stream is set aside (`faults`), and no other.
-* A merge changes no record and no byte of a stream, and a slice never lies on both sides of a bound of a table's claim. Who holds a place
-  from before the merge has the collector's grace to read it, and then plans again; what a table's job was told of stays for an hour.
+* Bytes leave the hot tier only after the store acknowledged the object that holds them.
+* A stream is in at most one pack in flight, so its slices are published in order. The state machine refuses any other order.
+* Every step is idempotent. A crash between put and log leaves an object that the sweep finds. A crash between log and publish leaves a
+  pack whose groups are asked again whether they hold it.
+* Only the owner of the store's root deletes an object, after its home group condemned it and the grace period is over. The snapshots that
+  recovery would start from must no longer need it.
+* A reader trusts a slice only if its CRC matches.
+* A batch that fails its checksum is never packed. The flusher rereads it; if that fails, only its stream is set aside (`faults`).
+* A merge changes no record and no byte of a stream, and a slice never crosses a bound of a table's claim. A reader with a location from
+  before the merge can read it during the collector's grace period, then plans again. Slices that a table's job was given stay for an
+  hour.
 
-An evictor puts the states of idle streams into the store in the same way (`stream.eviction`): a block of states is a pack of one slice, and so
-is counted, swept, verified and backed up as one.
+The evictor stores the states of idle streams in the same way (`stream.eviction`). A block of states is a pack of one slice, so it is
+counted, swept, verified and backed up as a pack.
 
-The planners are pure; `flusher`, `merger`, `reader` and `collector` are thin shells over `groups.Groups`, what a core offers them.
+The planners are pure. `flusher`, `merger`, `reader` and `collector` do the I/O over `groups.Groups`, the interface that a core offers
+them.
 """
 
 from polynya.cold.collector import Collector, CollectorSettings, Swept

@@ -1,4 +1,4 @@
-"""The end of packs (F20): settle what crashes left open, delete what is condemned, sweep what nobody knows, under tables too."""
+"""Garbage collection of packs: resolve publishes that crashes lost, delete condemned packs, sweep orphans, also under tables."""
 
 from __future__ import annotations
 
@@ -21,34 +21,36 @@ from polynya.wire.pack import home_group_of
 
 log = logging.getLogger("polynya.cold")
 
-SETTLE_MAX = 256  # questions to groups in one pass
-DELETE_MAX = 256  # objects in one pass
-ORPHANS_MAX = 10_000  # in one sweep; the next finds more
+SETTLE_MAX = 256  # proposals per pass
+DELETE_MAX = 256  # objects per pass
+ORPHANS_MAX = 10_000  # per sweep; the next sweep finds the rest
 
 
 class CollectorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Times of the collector, in ms of log time."""
 
     interval_ms: int = 10_000
-    grace_ms: int = 60_000  # condemned packs stay for readers that are at them
-    snapshot_wait_ms: int = 60_000  # releases pending this long ask for snapshots (F12)
-    settle_after_ms: int = 30_000  # younger packs may still be on their way through another start's log
+    grace_ms: int = 60_000  # condemned packs stay for readers that still use them
+    snapshot_wait_ms: int = 60_000  # releases pending this long request snapshots
+    settle_after_ms: int = 30_000  # younger packs may still be in flight in the log of an earlier process
     orphan_ms: int = 3_600_000  # younger objects may still be logged
     sweep_every_ms: int = 3_600_000
 
 
 class CollectCounters(msgspec.Struct):
-    """What metrics show; only growing."""
+    """Counters for metrics; they only grow."""
 
     deleted: int = 0
     settled: int = 0
-    orphans: int = 0  # found; deleted if the sweep may
+    orphans: int = 0  # found; deleted only if the sweep is allowed to
     failures: int = 0
 
 
 class Swept(msgspec.Struct, array_like=True):
-    """Keys of orphans, the bytes of them, and whether they were deleted. `left`: groups that are not led here, for which nothing was
-    looked at."""
+    """The result of a sweep: orphan keys, their total size, and whether they were deleted.
+
+    `left` are groups led elsewhere, which were not swept.
+    """
 
     orphans: list[str]
     bytes: int = 0
@@ -57,7 +59,7 @@ class Swept(msgspec.Struct, array_like=True):
 
 
 class Collector:
-    """One per core. `owns_root` is asked before every deletion; `in_flight` are the flusher's packs."""
+    """The collector of one core. `owns_root` is checked before every deletion; `in_flight` are the keys of packs in flight."""
 
     def __init__(
         self,
@@ -70,8 +72,10 @@ class Collector:
         owns_root: Callable[[], Awaitable[bool]],
         sweep_deletes: bool,
     ) -> None:
-        """`packs_prefix` is the folder `{cluster id}/packs/`. `sweep_deletes` is False in a history that began with a restore: then
-        orphans are only reported."""
+        """Create a collector for the folder `packs_prefix`, which is `{cluster id}/packs/`.
+
+        `sweep_deletes` is False in a history that began with a restore: then orphans are only reported.
+        """
         self.counters = CollectCounters()
         self._groups = groups
         self._store = store
@@ -80,19 +84,19 @@ class Collector:
         self._in_flight = in_flight
         self._owns_root = owns_root
         self._sweep_deletes = sweep_deletes
-        self.elsewhere: Callable[[int, int, list[str]], Awaitable[None]] | None = None  # `settle` of whoever leads a group
+        self.elsewhere: Callable[[int, int, list[str]], Awaitable[None]] | None = None  # `settle` on the leader of a remote group
         self._tables = TableSweeper(groups, store)
         self._next_sweep_ms = 0
         self._name, self._asking = token_hex(16), asyncio.Lock()
 
     async def run(self) -> None:
-        """Collect for ever."""
+        """Collect until cancelled."""
         while True:
             await self.collect()
             await asyncio.sleep(self._settings.interval_ms / 1000)
 
     async def collect(self) -> None:
-        """One pass. What fails is left for the next."""
+        """Run one pass. A failed step is left for the next pass."""
         for step in (self._settle, self._delete, self._sweep_now_and_then):
             try:
                 await step()
@@ -101,21 +105,23 @@ class Collector:
                 log.warning("collecting packs stopped, to go on later: %s", fault)
 
     async def settle(self, group: int, home: int, packs: Iterable[str]) -> None:
-        """A group that is led here says so where it has nothing of these packs of that home, and never will. Raises Unavailable,
-        OutcomeUnknown."""
+        """Declare in a group's log that it will never hold those of these packs that it does not hold.
+
+        Raises Unavailable, OutcomeUnknown.
+        """
         for key in packs:
             if self._is_open(group, key):
                 await self._groups.propose(group, PublishSlices(key, home, self._groups.term(group), [], self._groups.now_ms()))
                 self.counters.settled += 1
 
     async def _settle(self) -> None:
-        """A pack was logged but a group neither holds nor released it: its publish was lost in a crash. Ask the group to say so."""
+        """Resolve logged packs that a group neither holds nor released, because a crash lost the publish."""
         open_questions = [(group, home, key) for home, key, group in self._unsettled() if self._is_open(group, key)]
         for group, home, key in open_questions[:SETTLE_MAX]:
             await self.settle(group, home, [key])
 
     async def _settle_elsewhere(self) -> None:
-        """The same of groups that are led elsewhere: what they have is not known here."""
+        """Ask remote leaders to resolve the packs of their groups, whose state is unknown here."""
         if self.elsewhere is None:
             return
         machines, asked = self._groups.machines(), dict[tuple[int, int], list[str]]()
@@ -131,12 +137,12 @@ class Collector:
                 log.warning("group %d could not be asked for packs that it may not need; asked again later: %s", group, fault)
 
     def _is_open(self, group: int, key: str) -> bool:
-        """Whether a group that is led here has nothing of a pack, and has not said so. Not of one that is on its way."""
+        """Report whether a local group neither holds nor released a pack that is not in flight."""
         machine = self._groups.machines().get(group)
         return machine is not None and key not in machine.held and key not in machine.released and key not in self._in_flight
 
     def _unsettled(self) -> Iterator[tuple[int, str, int]]:
-        """(home, pack, group) of those that are not released, and long written."""
+        """Yield (home, pack, group) of packs that are not released and older than `settle_after_ms`."""
         before_ms = self._groups.now_ms() - self._settings.settle_after_ms
         for home, machine in self._groups.machines().items():
             for key, pack in machine.packs.items():
@@ -145,7 +151,7 @@ class Collector:
                         yield home, key, group
 
     async def _delete(self) -> None:
-        """Objects first, then the log: a crash between the two repeats the deletion."""
+        """Delete objects first, then log it. A crash between the two repeats the deletion."""
         now_ms = self._groups.now_ms()
         covered_ms = self._groups.covered_ms()
         self._ask_for_snapshots(now_ms, covered_ms)
@@ -174,9 +180,11 @@ class Collector:
             self._next_sweep_ms = now_ms + self._settings.sweep_every_ms
 
     async def sweep(self, *, delete: bool = True, grace_ms: int | None = None, groups: Container[int] | None = None) -> Swept:
-        """Orphans: packs of home groups of this core that their logs do not know, and files that no table refers to, that are older than
-        `grace_ms` (the settings') by the store's clock. Deleted, if this start may. `groups`: only theirs; the tables' files are those of the
-        meta group."""
+        """Find orphans and delete them if this process may.
+
+        Orphans are packs that the logs of their home groups on this core do not name, and table files without a reference. They are older
+        than `grace_ms` (default from the settings) by the store's clock. `groups` limits the sweep; table files belong to the meta group.
+        """
         grace_ms = await self._ahead_ms() + (self._settings.orphan_ms if grace_ms is None else grace_ms)
         packs, files = await self._find_packs(grace_ms, groups), list[ObjectInfo]()
         if groups is None or META_GROUP in groups:
@@ -193,14 +201,19 @@ class Collector:
         return Swept(orphans, size)
 
     async def _ahead_ms(self) -> int:
-        """How far log time is ahead of the store's clock, if it is: it goes as the fastest clock of any leader so far, and never back, and what it
-        is ahead is no age of an object."""
-        async with self._asking:  # an operator's sweep may be beside the one of every hour
+        """Return how far log time is ahead of the store's clock, or 0.
+
+        Log time follows the fastest leader's clock so far and never goes back. That lead must not count as an object's age.
+        """
+        async with self._asking:  # an operator's sweep may run beside the hourly one
             store_ms = await time_of(self._store, self._name)
         return max(self._groups.now_ms() - store_ms, 0)
 
     async def _delete_orphans(self, orphans: list[str], packs: AbstractSet[str], groups: Container[int] | None) -> None:
-        """Those that are orphans still: the process may have stood still since they were found, and others lead and write by now."""
+        """Delete keys that are still orphans.
+
+        The process may have been paused since it found them, and new leaders may have logged them.
+        """
         for begin in range(0, len(orphans), DELETE_MAX):
             some = orphans[begin : begin + DELETE_MAX]
             await self._store.delete([key for key in some if key not in packs or self._is_orphan(key, groups)])
@@ -216,7 +229,7 @@ class Collector:
         return orphans
 
     def _is_orphan(self, key: str, groups: Container[int] | None) -> bool:
-        """Of a pack. What is led elsewhere, or not asked about, is nothing of this core's."""
+        """Report whether a pack of a group in scope is unknown to its local home group."""
         home = home_group_of(key)
         machine = self._groups.machines().get(home) if home is not None and (groups is None or home in groups) else None
         return machine is not None and key not in machine.packs and key not in self._in_flight

@@ -1,4 +1,4 @@
-"""The shell that evicts idle streams: gather their states, put them into blocks, and say so in the log of their groups."""
+"""Evict idle streams: collect their states, write them as blocks, and log the eviction in their groups."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from polynya.wire.pack import PackBuilder, build_slice, pack_key
 
 log = logging.getLogger("polynya.cold")
 
-ENCODED_AT_ONCE = 128  # streams: about a millisecond
-SLOTS_MAX = 256  # of one command: applying it is one step of the machine
-PASSES = 8  # over all streams in the time after which one is idle
+ENCODED_AT_ONCE = 128  # streams encoded between two yields, about a millisecond
+SLOTS_MAX = 256  # per command; the state machine applies it in one step
+PASSES = 8  # passes per idle time
 
 
 class EvictSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """When streams are idle, and how they are gathered. Times in ms of log time."""
+    """Settings for when streams are idle and how they are grouped into blocks. Times in ms of log time."""
 
-    after_ms: int = limits.EVICT_AFTER_MS  # 0: never
+    after_ms: int = limits.EVICT_AFTER_MS  # 0: never evict
     block_streams: int = limits.EVICT_BLOCK_STREAMS
     block_bytes: int = limits.EVICT_BLOCK_BYTES
     state_bytes_max: int = limits.EVICT_STATE_BYTES_MAX
-    few: int = limits.EVICT_FEW  # so few streams of a group wait as long again, for others to share an object with
+    few: int = limits.EVICT_FEW  # fewer streams of a group wait as long again, to share an object with others
     interval_ms_max: int = limits.EVICT_INTERVAL_MS_MAX
 
     @property
@@ -46,17 +46,17 @@ class EvictSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvictCounters(msgspec.Struct):
-    """What metrics show; only growing."""
+    """Counters for metrics; they only grow."""
 
     streams: int = 0
     blocks: int = 0
-    bytes: int = 0  # of states
-    refused: int = 0  # streams that had changed before it was logged
-    failures: int = 0  # blocks given up
+    bytes: int = 0  # bytes of states
+    refused: int = 0  # streams that changed before the eviction was applied
+    failures: int = 0  # blocks abandoned
 
 
 class IdleState(msgspec.Struct, gc=False):
-    """An idle stream's state, as it is put away."""
+    """The state of an idle stream, as stored."""
 
     uid: int
     mark: int
@@ -64,7 +64,7 @@ class IdleState(msgspec.Struct, gc=False):
 
 
 class Evictor:
-    """One per core. `in_flight`: packs on their way, which the collector leaves alone."""
+    """The evictor of one core. `in_flight` has the keys of packs in flight, which the collector skips."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Evictor:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.counters = EvictCounters()
-        self.may: Callable[[Machine], bool] = lambda machine: True  # whether the group's log may have it (base/levels.py)
+        self.may: Callable[[Machine], bool] = lambda machine: True  # reports whether the group's log may contain `Evict` (base/levels.py)
         self._groups = groups
         self._settings = settings
         self._cluster_id = cluster_id
@@ -87,7 +87,7 @@ class Evictor:
         self._failures = 0
 
     async def run(self) -> None:
-        """Evict for ever. While the store or the log fails, nothing is evicted."""
+        """Evict until cancelled. Nothing is evicted while the store or the log fails."""
         if not self._settings.after_ms:
             return
         while True:
@@ -95,7 +95,7 @@ class Evictor:
             await self.evict_due()
 
     async def evict_due(self) -> int:
-        """One pass; the number of streams that went."""
+        """Run one pass and return the number of evicted streams."""
         before_ms = self._groups.now_ms() - self._settings.after_ms
         recent = self._groups.recent
         for uid in [uid for uid, at_ms in recent.items() if at_ms <= before_ms]:
@@ -131,7 +131,7 @@ class Evictor:
         return gone
 
     async def _idle(self, machine: Machine, before_ms: int) -> list[int]:
-        """The uids of those that are due, some streams looked at at a time."""
+        """Return the uids of streams that are due, scanned in chunks."""
         found: list[int] = []
         oldest_ms = before_ms
         recent = self._groups.recent
@@ -182,7 +182,7 @@ class Evictor:
 
 
 def build_block(found: Sequence[IdleState], group: int, now_ms: int) -> tuple[list[bytes], int]:
-    """The object's parts, and where in it the first state begins; the others follow one behind the other."""
+    """Return the object's parts, and the offset of the first state. The other states follow contiguously."""
     states = [each.state for each in found]
     payload = b"".join(states)
     lengths = pack(f"<{len(states)}I", *map(len, states))

@@ -1,7 +1,7 @@
-"""Streams that are set aside: a slice of theirs cannot be built, and neither the journal nor another node has their bytes as they came in.
+"""Streams that are set aside because a slice cannot be built: neither the journal nor another node has the original bytes.
 
-That is a fault of one stream's data, and it costs this stream alone: the flusher leaves it out, its hot bytes leave the bounds of memory,
-its journal segments stay. It is forgotten when the stream is deleted or trimmed behind the damage, and found again after a restart.
+The fault affects only that stream. The flusher skips it, its hot bytes do not count against the memory limits, and its journal segments
+stay. The fault is dropped when the stream is deleted or trimmed past the damage. After a restart the flusher detects it again.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from polynya.stream.read_plan import HotPiece, ReadPlan
 from polynya.stream.state.model import Stream
 from polynya.wire.pack import is_intact
 
-NAMED_MAX = 20  # streams in one message
+NAMED_MAX = 20  # maximum number of streams named in one message
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """Why a stream is set aside. `damaged`: the byte positions from each hot batch that fails its checksum to its end."""
+    """The reason why a stream is set aside. `damaged` has the byte range of each hot batch that fails its checksum."""
 
     group: int
     name: str
     reason: str
-    end: int  # byte position behind the slice that could not be built
+    end: int  # byte position after the slice that could not be built
     damaged: tuple[tuple[int, int], ...]
 
 
 class FaultedStreams:
-    """Of one core. `changed` is called when `bytes` has changed."""
+    """The set-aside streams of one core. `changed` is called when `bytes` changes."""
 
     def __init__(self, machines: Mapping[int, Machine]) -> None:
-        self.bytes = 0  # hot bytes of these streams, as of the last look
+        self.bytes = 0  # hot bytes of these streams at the last `look`
         self.changed: Callable[[], None] = lambda: None
         self._machines = machines
         self.by_uid: dict[int, Fault] = {}
@@ -48,11 +48,11 @@ class FaultedStreams:
 
     @property
     def names(self) -> list[str]:
-        """The first of them, as clients spell them."""
+        """The first NAMED_MAX stream names, as clients spell them."""
         return sorted(spelled_name(fault.name) for fault in self.by_uid.values())[:NAMED_MAX]
 
     def trouble(self) -> str | None:
-        """What health checks say."""
+        """Return the message for health checks, or None."""
         if not self.by_uid:
             return None
         more = len(self.by_uid) - NAMED_MAX
@@ -61,11 +61,11 @@ class FaultedStreams:
         return f"{count} set aside and refused appends, because recent data is damaged: {named}"
 
     def bytes_of(self, group: int) -> int:
-        """Hot bytes of the group's streams that do not count against its bound."""
+        """Return the hot bytes of the group's streams that do not count against its limit."""
         return self._group_bytes.get(group, 0)
 
     def set_aside(self, group: int, uid: int, end: int, reason: str) -> None:
-        """Refuse appends to the stream from now on. `end`: the byte position behind what could not be stored."""
+        """Refuse further appends to the stream. `end` is the byte position after the data that could not be stored."""
         stream = self._find(group, uid)
         if stream is not None:
             damaged = tuple((batch.byte, batch.byte + len(batch.payload)) for batch in stream.hot or () if not is_intact(batch))
@@ -74,7 +74,7 @@ class FaultedStreams:
             self.look()
 
     def look(self) -> None:
-        """Forget streams that are gone, or trimmed behind the damage, and measure the others."""
+        """Drop streams that are deleted or trimmed past the damage, and measure the others."""
         sizes: dict[int, int] = {}
         for uid, fault in list(self.by_uid.items()):
             stream = self._find(fault.group, uid)
@@ -87,12 +87,12 @@ class FaultedStreams:
             self.changed()
 
     def forget(self, group: int) -> None:
-        """The group's state was replaced by another node's, or has left this node."""
+        """Drop a group whose state was replaced by another node's, or which left this node."""
         self.by_uid = {uid: fault for uid, fault in self.by_uid.items() if fault.group != group}
         self.bytes -= self._group_bytes.pop(group, 0)
 
     def readable(self, uid: int, plan: ReadPlan) -> ReadPlan:
-        """The page up to the first batch that fails its checksum. Raises CorruptData where it begins with one."""
+        """Cut the page before the first batch that fails its checksum. Raises CorruptData if the page begins with it."""
         fault = self.by_uid.get(uid)
         if fault is None:
             return plan

@@ -1,4 +1,4 @@
-"""Places in objects that many ask for: each is fetched once for all of them, and what was found is kept while there is room for it."""
+"""Shared fetches of object ranges: concurrent readers share one fetch, and results are cached within a byte limit."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ from typing import Any, Generic, TypeVar
 from polynya.base.errors import Unavailable
 
 Value = TypeVar("Value")
-Place = tuple[str, int]  # object key, offset
+Place = tuple[str, int]  # (object key, offset)
 
 
 class PackGone(Unavailable):
-    """The object is deleted: the index has changed since the caller looked. Plan again."""
+    """The object was deleted because the index has changed since the caller read it. Plan again."""
 
 
 def gone(key: str) -> PackGone:
-    """To be raised; said to clients when it is so again."""
+    """Return the error to raise. Clients see it if it occurs again after a new plan."""
     return PackGone(f"the object {key} is not in the object store; 'polynya store verify' lists what is missing, and for which streams")
 
 
 class Fetches(Generic[Value]):
-    """Whoever asks for a place that is being fetched waits for that fetch; it goes on if the one who began it leaves. `cost`: bytes of memory that a
-    value takes, of which all that are kept take at most `bytes_max`."""
+    """Fetches shared by concurrent callers, and a cache of their results.
+
+    A fetch goes on if the caller that started it is cancelled. `cost` returns the memory of a value in bytes; cached values take at most
+    `bytes_max`.
+    """
 
     def __init__(self, bytes_max: int, cost: Callable[[Value], int]) -> None:
         self.kept_bytes = 0
@@ -35,14 +38,14 @@ class Fetches(Generic[Value]):
         self._fetching: dict[Place, asyncio.Task[Value]] = {}
 
     def kept(self, place: Place) -> Value | None:
-        """What was fetched before, if it still is here."""
+        """Return the cached value, or None."""
         found = self._kept.get(place)
         if found is not None:
             self._kept.move_to_end(place)
         return found
 
     async def fetch(self, place: Place, begin: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
-        """What `begin` gives, which is called only if nobody fetches the place now. Raises as it."""
+        """Return the result of `begin`, which is called only if no fetch of the place is in flight. Raises as `begin`."""
         task = self._fetching.get(place)
         if task is None:
             task = self._fetching[place] = asyncio.create_task(self._fetch(place, begin))
@@ -50,7 +53,7 @@ class Fetches(Generic[Value]):
         return await asyncio.shield(task)
 
     async def close(self) -> None:
-        """End the fetches under way."""
+        """Cancel fetches in flight."""
         tasks = list(self._fetching.values())
         for task in tasks:
             task.cancel()
@@ -64,7 +67,7 @@ class Fetches(Generic[Value]):
     def _fetched(self, place: Place, done: asyncio.Task[Value]) -> None:
         del self._fetching[place]
         if not done.cancelled():
-            done.exception()  # whoever still waits raises it; nobody may be left
+            done.exception()  # waiting callers raise it; mark it retrieved in case none is left
 
     def _keep(self, place: Place, value: Value) -> None:
         size = self._cost(value)

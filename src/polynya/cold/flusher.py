@@ -1,4 +1,4 @@
-"""The shell that flushes a core: collect candidates, build packs, put them, publish their slices."""
+"""The flusher of a core: collect candidates, build packs, put them, publish their slices."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ from polynya.wire.pack import PackBuilder, build_slice, pack_key
 
 log = logging.getLogger("polynya.cold")
 
-THREAD_FROM_BYTES = 256 * 1024  # smaller packs are built on the loop, in well under a millisecond
+THREAD_FROM_BYTES = 256 * 1024  # smaller packs are built on the loop, in less than a millisecond
 YIELD_SECONDS = 0.0001
-YIELD_BATCHES = 256  # packed between two pauses, about 0.3 ms
-SLICE_COST_BATCHES = 10  # of a slice by itself
-PRESSURE_BYTES_MIN = 16 * limits.MIB  # from here, and 4 times `from_bytes`, on the rest of an interval is not waited for
-REST_SECONDS = 0.5  # at least, after a failed pass
+YIELD_BATCHES = 256  # batches packed between two pauses, about 0.3 ms
+SLICE_COST_BATCHES = 10  # the fixed cost of a slice, in batches
+PRESSURE_BYTES_MIN = 16 * limits.MIB  # above this and 4 * `from_bytes` hot bytes, flush before the interval ends
+REST_SECONDS = 0.5  # minimum pause after a failed pass
 PRESSURE_POLL_SECONDS = 0.05
-SURVEY_STREAMS = 4096  # looked at in one go
-AGE_SCANS = 32  # per `age_ms_max`: looking for old bytes touches every stream with hot ones
+SURVEY_STREAMS = 4096  # streams scanned without yielding to the loop
+AGE_SCANS = 32  # per `age_ms_max`; an age scan visits every stream with hot batches
 
-_NEIGHBOURS = attrgetter("group", "uid")  # so that few groups hold a pack, and who reads several streams of it reads one range
-Tails = dict[tuple[int, int], int]  # (group, uid) -> first record that need not be flushed
+_NEIGHBOURS = attrgetter("group", "uid")  # few groups hold a pack; a reader of several of its streams reads one range
+Tails = dict[tuple[int, int], int]  # the first record that need not be flushed
 
 
 class FlushCounters(msgspec.Struct):
-    """What metrics show; only growing."""
+    """Counters for metrics; they only grow."""
 
     packs: int = 0
     slices: int = 0
-    bytes: int = 0  # of payload, published
-    failures: int = 0  # packs given up, to be planned again
-    refused: int = 0  # slices that a group would not take: the stream had changed meanwhile
+    bytes: int = 0  # payload bytes published
+    failures: int = 0  # packs abandoned; their streams are planned again
+    refused: int = 0  # slices that a group refused because the stream had changed
 
 
 class Flusher:
-    """One per core. `run` is its task; `flush_now` may be called beside it."""
+    """The flusher of one core. `run` is its task; `flush_now` may be called concurrently."""
 
     def __init__(
         self,
@@ -62,23 +62,23 @@ class Flusher:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.counters = FlushCounters()
-        self.in_flight: set[str] = set()  # keys of packs on their way: the collector leaves them alone
+        self.in_flight: set[str] = set()  # keys of packs in flight; the collector skips them
         self._groups = groups
         self._steps = Steps(groups, store, sleep)
         self._settings = settings
         self._cluster_id = cluster_id
         self._sleep = sleep
-        self._busy: set[int] = set()  # uids in packs on their way
+        self._busy: set[int] = set()  # uids of streams in packs in flight
         self._slots = asyncio.Semaphore(settings.concurrency)
-        self._ended = asyncio.Event()  # set, and replaced, whenever a pack has ended
+        self._ended = asyncio.Event()  # set and replaced whenever a pack has finished
         self._wake = asyncio.Event()
         self._recovered = asyncio.Event()
-        self._failures = 0  # passes in a row with a pack that failed
+        self._failures = 0  # consecutive passes with a failed pack
         self._age_scan_ms = 0
-        self._hot = (-1, 0)  # the turn at which the hot bytes were summed, and they
+        self._hot = (-1, 0)  # the turn at which the hot bytes were summed, and their sum
 
     async def run(self) -> None:
-        """Flush what is due, for ever. Faults of store and log are met with patience; damage costs the stream that has it."""
+        """Flush streams that are due until cancelled. Failures of the store and the log are retried; damage affects only its stream."""
         if not self._settings.interval_ms:
             return
         while True:
@@ -90,30 +90,31 @@ class Flusher:
                 await self._wait(self._settings.interval_ms / 1000)
 
     def wake(self) -> None:
-        """Look at once: many hot bytes have come in."""
+        """Scan now, because many hot bytes have arrived."""
         self._wake.set()
 
     def recover(self) -> None:
-        """Try again soon: the store, which failed, works."""
+        """Retry soon, because the store works again."""
         self._recovered.set()
 
     def trouble(self) -> str | None:
-        """Why what is hot stays hot, when the latest pass failed."""
+        """Return why hot bytes cannot be flushed, or None if the latest pass succeeded."""
         if not self._failures:
             return None
         return "packs cannot be written, the log says why: appends go on until the bound of hot bytes, and then get 503"
 
     async def flush_due(self) -> int:
-        """One pass; the number of packs published."""
+        """Run one pass and return the number of packs published."""
         self._groups.faulted.look()
         outcomes = await self._flush_all(plan_packs(await self._due(), self._settings))
         self._failures = self._failures + 1 if None in outcomes else 0
         return sum(outcome is True for outcome in outcomes)
 
     async def flush_now(self, prefix: str | None = None) -> None:
-        """Everything hot at this moment, of the streams whose canonical names begin with `prefix`, is published when this returns.
+        """Publish everything that is hot now, of the streams whose canonical names begin with `prefix`.
 
-        Raises Unavailable when the store or the log fails again and again, or a stream is set aside: nothing is lost, and it may be tried again.
+        Raises Unavailable if the store or the log fails TRIES times, or if a stream is set aside. No data is lost, and the call may be
+        retried.
         """
         tails = await self._tails(prefix)
         asked = set(tails)
@@ -126,7 +127,7 @@ class Flusher:
                 return
             plans = plan_packs(self._candidates(tails), self._settings)
             if not plans:
-                await ended.wait()  # others have them on their way
+                await ended.wait()  # the streams are in packs in flight
                 continue
             if True in await self._flush_all(plans):
                 failures = 0
@@ -137,18 +138,18 @@ class Flusher:
             await self._sleep(BACKOFF_SECONDS * 2**failures)
 
     def _check_set_aside(self, asked: set[tuple[int, int]]) -> None:
-        """Raises Unavailable when one of the streams could not be stored."""
+        """Raise Unavailable if one of the streams could not be stored."""
         if any(uid in self._groups.faulted for _, uid in asked):
             raise Unavailable(f"recent bytes cannot be moved to the object store: {self._groups.faulted.trouble()}")
 
     async def has_hot(self, prefix: str | None = None) -> bool:
-        """Whether `flush_now` would have anything to do."""
+        """Report whether `flush_now` has anything to flush."""
         return bool(await self._tails(prefix))
 
-    # Choosing.
+    # --- choosing ------------------------------------------------------------------------------------------------------------------
 
     async def _due(self) -> list[Candidate]:
-        """Cheap while nothing is due: the bytes are counted by the machines, ages are looked at now and then."""
+        """Return the streams to flush. The call is cheap while nothing is due: machines count hot bytes, and ages are scanned rarely."""
         now_ms = self._groups.now_ms()
         if self._hot_bytes() < self._settings.from_bytes and now_ms < self._age_scan_ms:
             return []
@@ -162,7 +163,7 @@ class Flusher:
             ]
         chosen = choose(waiting, self._settings, now_ms)
         if len(chosen) == STREAMS_MAX:
-            self._age_scan_ms = now_ms  # there may be more
+            self._age_scan_ms = now_ms  # more streams may be due
         return self._candidates([(each.group, each.uid) for each in chosen])
 
     async def _tails(self, prefix: str | None) -> Tails:
@@ -174,7 +175,7 @@ class Flusher:
         return tails
 
     async def _hot_streams(self) -> AsyncIterator[tuple[int, list[Stream]]]:
-        """All streams with hot batches, some at a time: there may be a hundred thousand."""
+        """Yield all streams with hot batches in chunks, because there may be a hundred thousand."""
         for group, machine in list(self._groups.machines().items()):
             streams = list(machine.hot.values())
             for begin in range(0, len(streams), SURVEY_STREAMS):
@@ -182,7 +183,7 @@ class Flusher:
                 await asyncio.sleep(0)
 
     async def _still_hot(self, tails: Tails) -> Tails:
-        """Those of which a batch before the tail is hot, without streams that are set aside."""
+        """Return the streams with a hot batch before their tail, without those set aside."""
         left = {}
         for number, ((group, uid), record) in enumerate(tails.items()):
             if number % SURVEY_STREAMS == SURVEY_STREAMS - 1:
@@ -193,7 +194,7 @@ class Flusher:
         return left
 
     def _candidates(self, chosen: Iterable[tuple[int, int]]) -> list[Candidate]:
-        """At most `STREAMS_MAX` of them, as they are now, without those on their way."""
+        """Return at most `STREAMS_MAX` candidates in their current state, without those in flight."""
         found: list[Candidate] = []
         for group, uid in chosen:
             stream = self._stream(group, uid)
@@ -209,11 +210,14 @@ class Flusher:
         machine = self._groups.machines().get(group)
         return machine.by_uid.get(uid) if machine else None
 
-    # Flushing.
+    # --- flushing ------------------------------------------------------------------------------------------------------------------
 
     async def _flush_all(self, plans: list[PackPlan]) -> list[bool | None]:
-        """For each pack: whether anything of it was published, None when it failed. Its streams are busy until all have ended: a caller
-        that is cancelled leaves none behind."""
+        """Flush packs concurrently.
+
+        Return for each whether it published anything, or None if it failed. The streams stay busy until all packs have finished, so a
+        cancelled caller leaves none in flight.
+        """
         uids = {uid for plan in plans for uid in plan.uids}
         self._busy |= uids
         try:
@@ -259,7 +263,7 @@ class Flusher:
             self.in_flight.discard(key)
 
     async def _meet(self, each: SlicePlan, fault: Exception) -> None:
-        """A slice could not be built: what is damaged in memory is read again, to be planned again. Else the stream is set aside."""
+        """Reread a damaged batch so that it is planned again. If that fails, set the stream aside."""
         if await self._groups.repair(each.group, each.uid, each.batches):
             return
         last = each.batches[-1]
@@ -287,13 +291,13 @@ class Flusher:
         self.counters.refused += len(members) - len(accepted)
         return len(accepted)
 
-    # Waiting.
+    # --- waiting -------------------------------------------------------------------------------------------------------------------
 
     def _pause(self) -> float:
         return pause_after(self._failures)
 
     async def _rest(self, seconds: float) -> None:
-        """Wait after a failed pass; not long once the store works again, nor without a pause where it only works now and then."""
+        """Wait after a failed pass. The wait ends early when the store recovers, but lasts at least REST_SECONDS against flapping."""
         shortest = min(seconds, REST_SECONDS)
         await self._sleep(shortest)
         with suppress(TimeoutError):
@@ -301,7 +305,7 @@ class Flusher:
                 await self._recovered.wait()
 
     async def _wait(self, seconds: float) -> None:
-        """For so long, until `wake`, or until a burst has filled the hot tier far beyond the bound."""
+        """Wait until the time is over, `wake` is called, or a burst has filled the hot tier far beyond its limit."""
         deadline = time.monotonic() + seconds
         pressure = max(PRESSURE_BYTES_MIN, 4 * self._settings.from_bytes)
         while (left := deadline - time.monotonic()) > 0 and not self._wake.is_set() and self._hot_bytes() < pressure:
@@ -318,7 +322,7 @@ class Flusher:
 
 
 class Built(msgspec.Struct):
-    """A pack: the object's parts, each slice with its entry of the index, and the slices that could not be built."""
+    """A pack: the object's parts, each slice with its index entry, and the slices that could not be built."""
 
     parts: list[bytes]
     slices: list[tuple[SlicePlan, ColdSlice]]
@@ -326,9 +330,11 @@ class Built(msgspec.Struct):
 
 
 def build_pack(plan: PackPlan, key: str, now_ms: int, between: Callable[[], None] = lambda: None) -> Built:
-    """The pack of what can be built. May run in a thread: hot batches never change. `between` is called now and then.
+    """Build a pack of all slices that can be built.
 
-    A slice that cannot be built ends its stream in this pack, as slices are published in order."""
+    May run in a thread, since hot batches never change. `between` is called after every YIELD_BATCHES of work. Slices are published in
+    order, so a slice that cannot be built excludes the rest of its stream from this pack.
+    """
     builder = PackBuilder()
     found: list[tuple[SlicePlan, ColdSlice]] = []
     faults: list[tuple[SlicePlan, Exception]] = []
@@ -342,7 +348,7 @@ def build_pack(plan: PackPlan, key: str, now_ms: int, between: Callable[[], None
             built = build_slice(each.encoding, head.record, head.byte, each.batches)
         except MemoryError:
             raise
-        except Exception as fault:  # noqa: BLE001 (whatever is wrong with the data of one stream must not end the others)
+        except Exception as fault:  # noqa: BLE001 (bad data of one stream must not affect the others)
             faults.append((each, fault))
             broken.add(each.uid)
             continue
@@ -357,7 +363,7 @@ def build_pack(plan: PackPlan, key: str, now_ms: int, between: Callable[[], None
 
 
 def let_go(plan: PackPlan) -> None:
-    """Free the batches in a thread, some at a time: all at once would hold up the loop for some ten milliseconds."""
+    """Free the batches in a thread, in steps. Freeing them at once would block the loop for about ten milliseconds."""
     work = 0
     for each in plan.slices:
         work += len(each.batches)
@@ -368,5 +374,5 @@ def let_go(plan: PackPlan) -> None:
 
 
 def let_the_loop_run() -> None:
-    """A real, short sleep: a thread that only offers the interpreter takes it back before the loop wakes, up to 5 ms long."""
+    """Sleep briefly. A thread that only yields the GIL takes it back before the loop wakes, for up to 5 ms."""
     time.sleep(YIELD_SECONDS)

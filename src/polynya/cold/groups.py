@@ -1,4 +1,4 @@
-"""What the cold tier asks of a core."""
+"""The interface that the cold tier needs from a core."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ class Groups(Protocol):
     """The groups that this core leads."""
 
     def machines(self) -> Mapping[int, Machine]:
-        """By group number."""
+        """Return the state machines by group number."""
         ...
 
     def turns(self) -> int:
-        """Grows whenever something was applied: no machine has changed since it was the same."""
+        """Return a counter that grows with every applied entry. While it is unchanged, so is every machine."""
         ...
 
     @property
     def recent(self) -> dict[int, int]:
-        """uid → log time at which an evicted stream came back. The evictor forgets them."""
+        """Map of uid to the log time at which an evicted stream was restored. The evictor removes old entries."""
         ...
 
     @property
     def faulted(self) -> FaultedStreams:
-        """Streams that are set aside: the flusher adds to them."""
+        """Streams that are set aside; the flusher adds to them."""
         ...
 
     async def repair(self, group: int, uid: int, batches: Sequence[HotBatch]) -> bool:
-        """Read damaged batches again; whether some were damaged and all are intact now."""
+        """Reread damaged batches. Return True if some were damaged and all are intact now."""
         ...
 
     def term(self, group: int) -> int: ...
 
     async def propose(self, group: int, command: Command) -> Reply:
-        """Through the log. Raises Unavailable (not applied, nor will it be) or OutcomeUnknown."""
+        """Propose a command through the log. Raises Unavailable (not applied and never will be) or OutcomeUnknown."""
         ...
 
     def now_ms(self) -> int:
-        """Log time."""
+        """Return the log time in ms."""
         ...
 
     def covered_ms(self) -> int:
-        """Everything that any of the groups logged up to this log time is in a snapshot that recovery would start from."""
+        """Return the log time up to which every group's entries are in a snapshot that recovery would start from."""
         ...
 
     def want_snapshots(self) -> None:
-        """Releases wait for snapshots: take them soon."""
+        """Request snapshots soon, because releases wait for them."""
         ...

@@ -1,13 +1,12 @@
-"""Which neighbours in an index become one slice. Pure: lengths and bounds in, runs out.
+"""Choose the neighbours in an index that become one slice. Pure: lengths and bounds in, runs out.
 
-An index is cut, from its beginning, into lines: as many neighbours as one slice can hold. A line that the next slice does not fit into
-is closed: it becomes one slice, once and for all. Only the last line is still growing; there the newest slices are merged when there
-are `FAN_IN` of them and the result is `GROWTH` times as large as the largest of them. So a byte is written again once for every
-factor of `GROWTH` at most, and once more when its line is closed: slices of 16 KiB are on their way to 4 MiB at most three times,
-twice as a rule. The bounds of tables' claims cut an index into segments with lines of their own; where a bound goes away, the lines
-behind it may move, and are written once more.
+An index is cut from its beginning into lines. A line holds as many neighbours as one slice can. A line that the next slice does not fit
+into is closed: it becomes one slice, once. Only the last line still grows. Its newest slices are merged when there are at least `FAN_IN`
+of them and the result is at least `GROWTH` times the largest. So a byte is rewritten at most once per factor of `GROWTH`, and once more
+when its line is closed. Slices of 16 KiB grow to 4 MiB in at most three rewrites, usually two. The bounds of tables' claims cut an index
+into segments with lines of their own. When a bound disappears, the lines after it may shift and are rewritten once more.
 
-What is left: at most `OPEN_ENTRIES_MAX` entries in the last line of each segment, and fewer than `LINE_ENTRIES_MIN` in every other.
+The result has at most `OPEN_ENTRIES_MAX` entries in the last line of each segment, and fewer than `LINE_ENTRIES_MIN` in every other line.
 """
 
 from __future__ import annotations
@@ -20,44 +19,46 @@ import msgspec
 from polynya.base import limits
 from polynya.cold.planner import SLICES_MAX
 
-FAN_IN = 16  # entries, from which on a merge is worth a request and a place in a pack
+FAN_IN = 16  # entries that make a merge worth a request and a place in a pack
 GROWTH = 8
-OPEN_ENTRIES_MAX = 48  # whatever their sizes: beyond it a line is merged as a whole
-LINE_ENTRIES_MIN = 4  # of a closed line: merging slices that are nearly full saves nothing worth writing them again
-SOURCES_MAX = 4096  # slices read for one pack
+OPEN_ENTRIES_MAX = 48  # regardless of size; a longer line is merged as a whole
+LINE_ENTRIES_MIN = 4  # of a closed line; merging slices that are nearly full saves too little
+SOURCES_MAX = 4096  # maximum number of slices read for one pack
 
-Segment = tuple[int, int]  # numbers of entries: from, to before
+Segment = tuple[int, int]  # entry numbers: first, end (exclusive)
 
 
 class MergeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a core merges."""
+    """Settings for how a core merges."""
 
     slice_bytes_max: int = limits.SLICE_BYTES_MAX  # payload of a merged slice
-    pack_bytes_max: int = limits.FLUSH_BYTES  # payload of a pack of merged slices: what is held in memory
+    pack_bytes_max: int = limits.FLUSH_BYTES  # payload of a pack of merged slices, which is held in memory
     bytes_per_second: int = limits.MERGE_BYTES_PER_SECOND
-    interval_ms: int = limits.MERGE_INTERVAL_MS  # between two looks at the indexes; 0: never
-    claim_rest_ms: int = 3_600_000  # the driver of a table's job reads the slices it was told of: so long they stay
+    interval_ms: int = limits.MERGE_INTERVAL_MS  # between two scans of the indexes; 0: never
+    claim_rest_ms: int = 3_600_000  # slices given to the driver of a table's job stay unmerged for this time
 
 
 class MergeRun(msgspec.Struct, frozen=True, gc=False):
-    """Neighbours of one stream that are to become one slice."""
+    """Neighbouring slices of one stream that are to become one slice."""
 
     group: int
     uid: int
-    record: int  # the first
-    end: int  # the record behind the last
+    record: int  # first record
+    end: int  # record after the last
     entries: int
     size: int  # bytes of payload
 
     @property
     def worth(self) -> float:
-        """Entries saved for a byte that is written."""
+        """Entries saved per byte written."""
         return (self.entries - 1) / self.size
 
 
 def plan_runs(lengths: Sequence[int], segments: Iterable[Segment], bytes_max: int) -> tuple[list[Segment], int]:
-    """The runs of entries to be merged now, and how many of the first entries need not be looked at again: they lie in closed lines.
-    `segments` are those that may be touched, in order."""
+    """Return the runs of entries to merge now, and the number of leading entries that need no further scan.
+
+    Those entries lie in closed lines. `segments` are the segments that may be merged, in order.
+    """
     runs = []
     settled = 0
     for begin, end in segments:
@@ -86,7 +87,7 @@ def _lines(lengths: Sequence[int], begin: int, end: int, bytes_max: int) -> Iter
 
 
 def _grown(lengths: Sequence[int], begin: int, end: int) -> int | None:
-    """Where the longest run begins that ends the open line and is worth it."""
+    """Return the start of the longest run at the end of the open line that is worth merging."""
     if end - begin < FAN_IN:
         return None
     backwards = lengths[begin:end][::-1]
@@ -98,8 +99,10 @@ def _grown(lengths: Sequence[int], begin: int, end: int) -> int | None:
 
 
 def cut_segments(count: int, bounds: Iterable[int], resting: Sequence[Segment] = ()) -> list[Segment]:
-    """The segments of so many entries: `bounds` are numbers of entries that must stay the first of a slice; what lies in a resting
-    segment is left out. Numbers may lie outside."""
+    """Return the segments of `count` entries.
+
+    `bounds` are entries that must stay the first of a slice. Segments inside `resting` are left out. Numbers may lie outside the range.
+    """
     every = sorted({0, count} | {bound for bound in (*bounds, *chain(*resting)) if 0 < bound < count})
     return [
         (begin, end)
@@ -109,7 +112,7 @@ def cut_segments(count: int, bounds: Iterable[int], resting: Sequence[Segment] =
 
 
 def plan_packs(runs: Iterable[MergeRun], settings: MergeSettings) -> list[list[MergeRun]]:
-    """The runs of each pack. Neighbours come together: few groups then hold a pack, and few requests read what is merged."""
+    """Group runs into packs. Neighbours share a pack, so few groups hold it and few requests read its sources."""
     packs: list[list[MergeRun]] = []
     size = entries = 0
     for run in sorted(runs, key=lambda run: (run.group, run.uid, run.record)):

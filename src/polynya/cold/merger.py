@@ -1,4 +1,4 @@
-"""The shell that merges small slices (F18): look for runs, read them, put one pack of larger slices, replace them in the indexes."""
+"""Merge small slices: find runs, read them, put one pack of larger slices, replace the entries in the indexes."""
 
 from __future__ import annotations
 
@@ -28,40 +28,40 @@ from polynya.wire.pack import PackBuilder, merge_slices, pack_key, parse_slice
 
 log = logging.getLogger("polynya.cold")
 
-SETTLED_MIN = 1024  # entries in closed lines from which on a stream's index is not looked at from the beginning
-LOOK_REST = 50  # times as long as a look at all indexes took, it is rested: with a million streams a look is work
-RUNS_MAX = 4096  # of one look
-BYTES_MAX = 64 * limits.MIB  # of payload to be merged after one look: by then the best may be others
-GAP_BYTES_MAX = 64 * limits.KIB  # between two slices of a pack that are fetched together
+SETTLED_MIN = 1024  # above this many entries in closed lines, a scan skips the start of an index
+LOOK_REST = 50  # pause between scans, as a multiple of the last scan's time; with a million streams a scan is costly
+RUNS_MAX = 4096  # runs found by one scan
+BYTES_MAX = 64 * limits.MIB  # payload merged per scan; after that other runs may be better
+GAP_BYTES_MAX = 64 * limits.KIB  # largest gap between two slices that one request fetches
 REQUEST_BYTES_MAX = 4 * limits.MIB
-REQUESTS = 16  # at the same time
+REQUESTS = 16  # concurrent requests
 _WORTH = attrgetter("worth")
 _PLACE = attrgetter("pack", "offset")
 
-Place = tuple[str, int]  # object key, offset
+Place = tuple[str, int]  # (object key, offset)
 
 
 class MergeCounters(msgspec.Struct):
-    """What metrics show; only growing."""
+    """Counters for metrics; they only grow."""
 
     packs: int = 0
-    slices: int = 0  # replaced by fewer
-    bytes: int = 0  # of payload, written again
-    failures: int = 0  # packs given up, and slices that could not be read
-    refused: int = 0  # runs that a group would not replace: the stream had changed meanwhile
+    slices: int = 0  # slices replaced by fewer
+    bytes: int = 0  # payload bytes rewritten
+    failures: int = 0  # packs abandoned, and slices that could not be read
+    refused: int = 0  # runs that a group refused because the stream had changed
 
 
 class MergeSource(msgspec.Struct, gc=False):
-    """A run as it was just before it is merged."""
+    """A run as read just before the merge."""
 
     run: MergeRun
     entries: list[ColdSlice]
-    path: str  # "" but for the first slice of a stream
+    path: str  # "" except for the first slice of a stream
     content_type: str
 
 
 class Merger:
-    """One per core, beside the flusher, with whom it shares `in_flight`. `run` is its task."""
+    """The merger of one core. It shares `in_flight` with the flusher. `run` is its task."""
 
     def __init__(
         self,
@@ -81,16 +81,16 @@ class Merger:
         self._cluster_id = cluster_id
         self._in_flight = in_flight
         self._sleep = sleep
-        self._looked: dict[int, int] = {}  # uids with nothing to merge, and the number of entries by which that was found
-        self._settled: dict[int, int] = {}  # uids of long indexes, and records before which all lines are closed
-        self._jobs: dict[int, tuple[int, int]] = {}  # tables, their latest jobs, and since when these are known here
-        self._damaged: set[int] = set()  # uids with slices that cannot be read: left to their readers' errors
-        self._failures = 0  # passes in a row with a pack that failed
-        self._look_seconds = 0.0  # that the last look took
-        self._more = False  # it found more than was done
+        self._looked: dict[int, int] = {}  # uids with nothing to merge, and their entry count at that scan
+        self._settled: dict[int, int] = {}  # uids of long indexes, and the record before which all lines are closed
+        self._jobs: dict[int, tuple[int, int]] = {}  # tables, their latest jobs, and the log time at which each was first seen here
+        self._damaged: set[int] = set()  # uids with unreadable slices; their readers get the errors
+        self._failures = 0  # consecutive passes with a failed pack
+        self._look_seconds = 0.0  # duration of the last scan
+        self._more = False  # the last scan found more than was merged
 
     async def run(self) -> None:
-        """Merge what is worth it, for ever, at a pace that leaves the core to others."""
+        """Merge runs until cancelled, at a rate that leaves the core to other work."""
         if not self._settings.interval_ms:
             return
         while True:
@@ -101,7 +101,7 @@ class Merger:
                 await self._sleep(max(self._settings.interval_ms / 1000, LOOK_REST * self._look_seconds))
 
     async def merge_due(self) -> int:
-        """One look at all indexes, and the packs that save the most for what they cost; the number of packs."""
+        """Scan all indexes once and merge the runs that save most per byte written. Return the number of packs."""
         merged = 0
         began = monotonic()
         found = await self._look()
@@ -122,10 +122,10 @@ class Merger:
         self._failures = 0
         return merged
 
-    # Looking.
+    # --- scanning ------------------------------------------------------------------------------------------------------------------
 
     async def _look(self) -> list[MergeRun]:
-        """The most worthwhile runs. Streams that have not grown since the last look cost next to nothing."""
+        """Return the most worthwhile runs. Streams that have not grown since the last scan cost almost nothing."""
         now_ms = self._groups.now_ms()
         known, self._looked = self._looked, {}
         settled, self._settled = self._settled, {}
@@ -153,7 +153,7 @@ class Merger:
                 self._jobs[table] = (job, now_ms)
 
     def _runs_of(self, group: int, stream: Stream, settled: int, now_ms: int) -> list[MergeRun]:
-        """`settled`: a record before which nothing is to be done."""
+        """Return the runs of one stream. All lines before record `settled` are closed."""
         assert stream.cold is not None
         skipped = index.first_from(stream.cold, settled)
         data = stream.cold[skipped * index.ENTRY_BYTES :]
@@ -169,7 +169,7 @@ class Merger:
         return [MergeRun(group, stream.uid, *index.span(data, begin, end), end - begin, sum(lengths[begin:end])) for begin, end in runs]
 
     def _bounds(self, stream: Stream, data: bytes, now_ms: int) -> tuple[list[int], list[Segment]]:
-        """The numbers of the entries at which claims begin and end, and what a driver may be reading now."""
+        """Return the entry numbers at which claims begin and end, and the segments that a driver may be reading."""
         bounds: list[int] = []
         resting: list[Segment] = []
         for table, claim in (stream.tables or {}).items():
@@ -180,10 +180,10 @@ class Merger:
                 resting.append(segment)
         return bounds, resting
 
-    # Merging.
+    # --- merging -------------------------------------------------------------------------------------------------------------------
 
     async def _merge(self, runs: Sequence[MergeRun]) -> bool:
-        """Whether anything was replaced."""
+        """Merge runs into one pack. Return whether anything was replaced."""
         sources = [source for run in runs if (source := self._source(run)) is not None]
         data = await self._read(sources)
         if not sources:
@@ -235,7 +235,7 @@ class Merger:
         return len(accepted)
 
     def _source(self, run: MergeRun) -> MergeSource | None:
-        """The run as it is now; None when it is another, or gone."""
+        """Return the run in its current state, or None if it has changed."""
         machine = self._groups.machines().get(run.group)
         stream = machine.by_uid.get(run.uid) if machine else None
         if machine is None or stream is None:
@@ -248,7 +248,7 @@ class Merger:
         return MergeSource(run, entries, *named)
 
     async def _read(self, sources: Sequence[MergeSource]) -> dict[Place, memoryview]:
-        """The stored bytes of all slices that are there. Raises StoreUnavailable."""
+        """Return the stored bytes of all slices that exist. Raises StoreUnavailable."""
         requests = cut_requests([cold for source in sources for cold in source.entries])
         found: dict[Place, memoryview] = {}
         for begin in range(0, len(requests), REQUESTS):
@@ -265,7 +265,7 @@ class Merger:
             found[cold.pack, cold.offset] = data[cold.offset - begin : cold.offset - begin + cold.stored]
 
     def _note_damage(self, source: MergeSource) -> None:
-        """A stream with slices that are lost or damaged is left to its readers' errors; one that has changed meanwhile is not."""
+        """Exclude a stream with lost or damaged slices from merging, unless the run has changed since."""
         if self._source(source.run) is not None:
             self.counters.failures += 1
             self._damaged.add(source.run.uid)
@@ -273,7 +273,7 @@ class Merger:
 
 
 def cut_requests(slices: Sequence[ColdSlice]) -> list[list[ColdSlice]]:
-    """What to fetch at once: neighbours in a pack."""
+    """Group slices that are neighbours in a pack into one request each."""
     requests: list[list[ColdSlice]] = []
     for cold in sorted(slices, key=_PLACE):
         if requests:
@@ -289,8 +289,10 @@ def cut_requests(slices: Sequence[ColdSlice]) -> list[list[ColdSlice]]:
 def build_merged(
     sources: Sequence[MergeSource], data: dict[Place, memoryview], key: str, now_ms: int
 ) -> tuple[list[bytes], list[ColdSlice | None]]:
-    """The object's parts, and for each source its entry of the index; None for one with a slice that is not there or damaged. For a
-    thread. Takes out of `data` what it has read."""
+    """Return the object's parts, and for each source its index entry.
+
+    The entry is None if a slice is missing or damaged. Runs in a thread. Removes the data that it has read from `data`.
+    """
     builder = PackBuilder()
     made: list[ColdSlice | None] = []
     for source in sources:
@@ -309,7 +311,7 @@ def build_merged(
 
 
 def _within(runs: Iterable[MergeRun]) -> Iterator[MergeRun]:
-    """The first of them, in all `BYTES_MAX`."""
+    """Yield the leading runs, in total at most `BYTES_MAX`."""
     size = 0
     for run in runs:
         size += run.size

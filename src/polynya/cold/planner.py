@@ -1,4 +1,4 @@
-"""What goes into the next packs. Pure: candidates, settings and the time in, plans out."""
+"""Choose the content of the next packs. Pure: candidates, settings and the time in, plans out."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from polynya.base import limits
 from polynya.stream.state.model import HotBatch
 from polynya.stream.state.record_gaps import run_end
 
-STREAMS_MAX = 4096  # of one planning: what follows it blocks the loop for a few milliseconds
-SLICES_MAX = 1024  # of one pack: applying their publication is one step of the machine
+STREAMS_MAX = 4096  # per planning pass; the steps after it block the loop for a few milliseconds
+SLICES_MAX = 1024  # per pack; the state machine applies their publication in one step
 _OLDEST = attrgetter("oldest_ms")
 
 
 class FlushSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """When and how a core flushes."""
+    """Settings for when and how a core flushes."""
 
-    from_bytes: int = limits.FLUSH_BYTES  # hot bytes of the core from which on it flushes
-    pack_bytes_max: int = limits.FLUSH_BYTES  # payload of one pack, or one batch if that is larger
+    from_bytes: int = limits.FLUSH_BYTES  # a core flushes once it has this many hot bytes
+    pack_bytes_max: int = limits.FLUSH_BYTES  # payload of one pack; one larger batch may exceed it
     slice_bytes_max: int = limits.SLICE_BYTES_MAX
     age_ms_max: int = limits.FLUSH_MAX_AGE_MS
-    interval_ms: int = limits.FLUSH_INTERVAL_MS  # 0: only on demand
+    interval_ms: int = limits.FLUSH_INTERVAL_MS  # 0: flush only on demand
     concurrency: int = limits.FLUSH_MAX_CONCURRENCY
 
 
 class Waiting(msgspec.Struct, gc=False):
-    """A stream with hot batches, as the survey of all of them notes it."""
+    """A stream with hot batches, as recorded by the survey."""
 
     group: int
     uid: int
@@ -38,19 +38,19 @@ class Waiting(msgspec.Struct, gc=False):
 
 
 class Candidate(msgspec.Struct, gc=False):
-    """A stream chosen to be flushed, with its hot batches as they are now: contiguous and of one encoding."""
+    """A stream chosen to be flushed, with its current hot batches: contiguous and of one encoding."""
 
     group: int
     uid: int
     name: str
     content_type: str
     encoding: int
-    first: bool  # nothing of it is in a pack yet
+    first: bool  # no part of the stream is in a pack yet
     batches: Sequence[HotBatch]
 
 
 class SlicePlan(msgspec.Struct, gc=False):
-    """A slice to be built: `path` and `content_type` only with the first of a stream."""
+    """A slice to be built. Only the first slice of a stream has `path` and `content_type`."""
 
     group: int
     uid: int
@@ -61,7 +61,7 @@ class SlicePlan(msgspec.Struct, gc=False):
 
 
 class PackPlan(msgspec.Struct, gc=False):
-    """A pack to be written. Slices of one stream are in the order of the stream."""
+    """A pack to be written. Slices of one stream are in stream order."""
 
     home_group: int
     slices: list[SlicePlan]
@@ -77,8 +77,12 @@ class PackPlan(msgspec.Struct, gc=False):
 
 
 def choose(waiting: Iterable[Waiting], settings: FlushSettings, now_ms: int) -> list[Waiting]:
-    """Those due, at most `STREAMS_MAX`: whose oldest byte is too old; and, while more than half of `from_bytes` would stay hot, the
-    largest of the rest, by powers of two (few large slices keep the index small), the older first among them. Linear in their number."""
+    """Return the streams that are due, at most `STREAMS_MAX`.
+
+    Streams whose oldest byte is too old are due. While more than half of `from_bytes` would stay hot, the largest others follow. They are
+    ordered by power-of-two size classes, older first within a class: few large slices keep the index small. The cost is linear in the
+    number of streams.
+    """
     aged: list[Waiting] = []
     by_size: dict[int, list[Waiting]] = {}
     total = 0
@@ -102,8 +106,11 @@ def choose(waiting: Iterable[Waiting], settings: FlushSettings, now_ms: int) -> 
 
 
 def plan_packs(chosen: Iterable[Candidate], settings: FlushSettings) -> list[PackPlan]:
-    """Fill packs of at most `pack_bytes_max`. A stream goes into one pack; what does not fit there waits for the next planning, so that
-    no stream takes more than a pack before the others had theirs."""
+    """Fill packs of at most `pack_bytes_max` bytes.
+
+    A stream goes into one pack, and its excess waits for the next planning pass. So no stream takes more than one pack before the others
+    had their turn.
+    """
     packs: list[PackPlan] = []
     for candidate in chosen:
         runs = cut_runs(candidate.batches, settings.slice_bytes_max)
@@ -123,7 +130,7 @@ def plan_packs(chosen: Iterable[Candidate], settings: FlushSettings) -> list[Pac
 
 
 def cut_runs(batches: Sequence[HotBatch], bytes_max: int) -> list[Sequence[HotBatch]]:
-    """Runs of whole batches without a hole, of at most `bytes_max` payload, or of one larger batch."""
+    """Split batches into gapless runs of at most `bytes_max` payload. A single larger batch forms its own run."""
     if run_end(batches, 0, len(batches)) < len(batches):
         runs: list[Sequence[HotBatch]] = []
         begin = 0

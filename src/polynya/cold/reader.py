@@ -1,4 +1,4 @@
-"""Reading slices back: fetched once for all who ask, checked, and kept in a bounded cache."""
+"""Read slices back: one fetch for concurrent readers, a checksum check, and a bounded cache."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from polynya.objectstore.api import NotFound, ObjectStore, StoreUnavailable
 from polynya.stream.state.model import ColdSlice, HotBatch
 from polynya.wire.pack import Slice, parse_slice
 
-RUN_BYTES = 64 * 1024  # of neighbouring small batches that a reader gets as one
-POSITION_BYTES = 8  # what a parsed slice may come to hold besides, per record
+RUN_BYTES = 64 * 1024  # neighbouring small batches are joined up to this size
+POSITION_BYTES = 8  # memory of a parsed slice per record, besides its stored bytes
 
 
 class ReadCounters(msgspec.Struct):
-    """What metrics show; only growing."""
+    """Counters for metrics; they only grow."""
 
     hits: int = 0
-    misses: int = 0  # fetches, and those who waited for one
+    misses: int = 0  # fetches, and readers that waited for one
     fetched_bytes: int = 0
 
 
 class ColdReader:
-    """One per core."""
+    """The slice reader of one core."""
 
     def __init__(self, store: ObjectStore, cache_bytes: int = CACHE_BYTES) -> None:
         self.counters = ReadCounters()
@@ -40,22 +40,22 @@ class ColdReader:
         return self._slices.kept_bytes
 
     async def batches(self, cold: ColdSlice) -> Sequence[HotBatch]:
-        """The slice's batches at their positions in the stream, small neighbours as one, made as they are asked for. Raises as `slice`."""
+        """Return the slice's batches at their stream positions, built lazily, small neighbours joined. Raises as `slice`."""
         return (await self.slice(cold)).hot_batches(record=cold.record, byte=cold.byte, run_bytes=RUN_BYTES)
 
     async def payload(self, cold: ColdSlice, begin: int, end: int) -> memoryview:
-        """The stored payload of the stream's records `begin` to before `end`, all inside the slice. Raises as `slice`, ValueError."""
+        """Return the stored payload of records `begin` to `end` (exclusive), all inside the slice. Raises as `slice`, ValueError."""
         return (await self.slice(cold)).cut(begin - cold.record, end - cold.record)
 
     async def place_at(self, cold: ColdSlice, time_ms: int) -> tuple[int, int]:
-        """Where the slice's first batch begins that was appended at `time_ms` or later, or the slice's end. Raises as `slice`."""
+        """Return the (record, byte) of the slice's first batch appended at `time_ms` or later, else the slice's end. Raises as `slice`."""
         found = await self.slice(cold)
         number = bisect_left(found.append_times_ms, time_ms)
         records, ends = found.batch_begins
         return cold.record + records[number], cold.byte + ends[number]
 
     async def slice(self, cold: ColdSlice) -> Slice:
-        """The parsed slice. Raises PackGone, Unavailable (the store is), CorruptData."""
+        """Return the parsed slice. Raises PackGone, CorruptData, or Unavailable if the store is unavailable."""
         place = (cold.pack, cold.offset)
         found = self._slices.kept(place)
         if found is not None:
@@ -65,7 +65,7 @@ class ColdReader:
         return await self._slices.fetch(place, partial(self._fetch, cold))
 
     async def close(self) -> None:
-        """End the fetches under way."""
+        """Cancel fetches in flight."""
         await self._slices.close()
 
     async def _fetch(self, cold: ColdSlice) -> Slice:

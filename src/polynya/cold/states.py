@@ -1,4 +1,4 @@
-"""Reading back the states of evicted streams: fetched once for all who ask, checked, and kept for a while."""
+"""Read the states of evicted streams: one fetch for concurrent readers, a checksum check, and a bounded cache."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from polynya.cold.fetches import Fetches, gone
 from polynya.objectstore.api import NotFound, ObjectStore, StoreUnavailable
 from polynya.stream.commands import ColdSlice
 
-LOAD_SECONDS = 10.0  # then whoever waits is told to come again
+LOAD_SECONDS = 10.0  # then waiting readers get Unavailable
 
 
 class LoadCounters(msgspec.Struct):
-    """What metrics show; only growing."""
+    """Counters for metrics; they only grow."""
 
-    loads: int = 0  # from the store
+    loads: int = 0  # requests to the store
     failures: int = 0
-    seconds: float = 0.0  # spent on loads
+    seconds: float = 0.0  # total time of the loads
 
 
 class StateReader:
-    """One per core."""
+    """The state reader of one core."""
 
     def __init__(self, store: ObjectStore, cache_bytes: int = STATE_CACHE_BYTES) -> None:
         self.counters = LoadCounters()
@@ -35,13 +35,13 @@ class StateReader:
         self._states: Fetches[bytes] = Fetches(cache_bytes, len)
 
     async def state(self, where: ColdSlice) -> bytes:
-        """The bytes at that place. Raises PackGone, Unavailable (the store is), CorruptData."""
+        """Return the state stored at `where`. Raises PackGone, CorruptData, or Unavailable if the store is unavailable."""
         place = (where.pack, where.offset)
         found = self._states.kept(place)
         return await self._states.fetch(place, partial(self._fetch, where)) if found is None else found
 
     async def close(self) -> None:
-        """End the fetches under way."""
+        """Cancel fetches in flight."""
         await self._states.close()
 
     async def _fetch(self, where: ColdSlice) -> bytes:

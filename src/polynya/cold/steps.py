@@ -1,4 +1,4 @@
-"""The steps that every new pack takes: into the store, into its home group's log, into the indexes. Each may be repeated."""
+"""Steps that every new pack takes: put the object, log it in its home group, publish it to the indexes. Each step is idempotent."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from polynya.objectstore.api import ObjectStore, StoreUnavailable, put_again
 from polynya.stream.commands import Command, PackWritten
 from polynya.stream.replies import Reply
 
-TRIES = 3  # of one step, with the same key and command
-BACKOFF_SECONDS = 0.25  # the first pause after a failure; doubled up to …
+TRIES = 3  # attempts of one step, with the same key and command
+BACKOFF_SECONDS = 0.25  # first pause after a failure; doubles up to BACKOFF_SECONDS_MAX
 BACKOFF_SECONDS_MAX = 30.0
-WRITE_MS_MAX = 300_000  # from the begin of a put: after that the pack may have been swept as one that nobody knows
+WRITE_MS_MAX = 300_000  # from the start of a put; a later pack may already have been swept as an orphan
 
 T = TypeVar("T")
 Outcome = Reply | Unavailable | OutcomeUnknown
 
 
 class Steps:
-    """The shell of a core's flusher, or of its merger."""
+    """The write path shared by a core's flusher, merger and evictor."""
 
     def __init__(self, groups: Groups, store: ObjectStore, sleep: Callable[[float], Awaitable[None]]) -> None:
         self.groups = groups
@@ -30,7 +30,7 @@ class Steps:
         self.sleep = sleep
 
     async def write(self, key: str, parts: Sequence[bytes], home_group: int, groups: list[int]) -> None:
-        """The object, and that it exists: before any index names it. Raises StoreError, Unavailable, OutcomeUnknown."""
+        """Put the object and log its existence before any index names it. Raises StoreError, Unavailable, OutcomeUnknown."""
         now_ms = self.groups.now_ms()
         await self._insist(lambda: put_again(self.store, key, parts))
         await self._insist(lambda: self.groups.propose(home_group, PackWritten(key, groups, now_ms)))
@@ -38,7 +38,10 @@ class Steps:
             raise Unavailable("it took the object store and the log too long: the pack may be taken for an orphan")
 
     async def propose_all(self, commands: Mapping[int, Command]) -> list[tuple[int, Outcome]]:
-        """Into all groups at once. One that fails leaves the others alone; the collector asks it again whether it holds the pack."""
+        """Propose commands to all groups concurrently and return each outcome.
+
+        A failure in one group does not affect the others; the collector later asks that group again whether it holds the pack.
+        """
         outcomes = await asyncio.gather(*(self._propose(group, command) for group, command in commands.items()))
         return list(zip(commands, outcomes, strict=True))
 
@@ -49,7 +52,7 @@ class Steps:
             return fault
 
     async def _insist(self, step: Callable[[], Awaitable[T]]) -> T:
-        """A step that may be repeated, a few times."""
+        """Run an idempotent step, with up to TRIES attempts."""
         for attempt in range(TRIES - 1):
             try:
                 return await step()
@@ -59,5 +62,5 @@ class Steps:
 
 
 def pause_after(failures: int) -> float:
-    """Seconds to wait after so many failed passes in a row."""
+    """Return the seconds to wait after `failures` failed passes in a row."""
     return min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS * 2.0 ** min(failures, 16))

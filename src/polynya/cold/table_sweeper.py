@@ -1,15 +1,17 @@
-"""What lost jobs and old metadata left under `tables/`: files that no table refers to, nor can ever again.
+"""Find files under `tables/` that lost jobs and old metadata left behind, and that no table can ever refer to again.
 
-The layout is that of docs/formats/tables.md. Nothing is known of a file but its name, its age and who names it, so all rests on these:
+The layout is that of docs/formats/tables.md. A file is known only by its name, its age and the files that name it. The sweep relies on
+these rules:
 
-* A table's rows are only ever added to: the current Iceberg snapshot names every data file that any snapshot, and the Delta log, names.
-* A file's job is in its name. What belongs to a job behind the last committed one may still be committed, and is not looked at.
-* Metadata is staged on a plan of its job, and committed only while that job is open: what was staged before the last commit, and is not
-  what it committed, is lost for ever. Clocks may differ by the grace.
-* A metadata file was superseded before any file of two versions later was written. One that was, for longer than the grace, and is not in
-  the log of the current one, has no readers any more; manifests live as long as any metadata file that names them.
+* A table's rows are append-only. The current Iceberg snapshot names every data file that any snapshot or the Delta log names.
+* A file name contains its job. Files of jobs after the last committed one may still be committed, and are skipped.
+* Metadata is staged on a plan of its job and committed only while that job is open. Files staged before the last commit that are not part
+  of it are lost for good. Clocks may differ by the grace period.
+* A metadata file is superseded before any file two versions later is written. It has no readers if it was superseded longer ago than the
+  grace period and is not in the current one's log. Manifests live as long as any metadata file that names them.
 
-A table whose files cannot be understood is left alone. The logs of Delta are its own, and the results of jobs are kept: repairs begin there.
+A table whose files cannot be parsed is skipped. The Delta logs are never swept, and the results of jobs are kept, because repairs start
+from them.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from polynya.wire.avro import blocks
 
 log = logging.getLogger("polynya.cold")
 
-FILES_MAX = 10_000  # of one kind and part in one sweep; the next finds more
+FILES_MAX = 10_000  # per kind and part in one sweep; the next sweep finds the rest
 PARTS = ("main", "dlq")
 
 _DATA = re.compile(rb"(\d{12})-[0-9a-f]{32}-\d{5,}-([0-9a-f]{16})\.parquet")
@@ -50,7 +52,7 @@ class _Older(msgspec.Struct, rename="kebab"):
 
 
 class _Metadata(msgspec.Struct, rename="kebab"):
-    """What matters here of an Iceberg metadata file."""
+    """The fields of an Iceberg metadata file that the sweep needs."""
 
     current_snapshot_id: int | None = None
     snapshots: list[_Snapshot] = []
@@ -58,14 +60,14 @@ class _Metadata(msgspec.Struct, rename="kebab"):
 
 
 class TableSweeper:
-    """Of the core that leads the meta group; on others there are no tables."""
+    """The sweeper of the core that leads the meta group; other cores have no tables."""
 
     def __init__(self, groups: Groups, store: ObjectStore) -> None:
         self._groups = groups
         self._store = store
 
     async def find(self, grace_ms: int) -> list[ObjectInfo]:
-        """Files that may go. Raises StoreUnavailable."""
+        """Return files that may be deleted. Raises StoreUnavailable."""
         found: list[ObjectInfo] = []
         for machine in self._groups.machines().values():
             for table in list(machine.tables.values()):
@@ -74,7 +76,7 @@ class TableSweeper:
         return found
 
     async def _of_table(self, table: Table, grace_ms: int) -> list[ObjectInfo]:
-        """`table` is as it was before anything is listed: what comes to be meanwhile is younger."""
+        """Find files of one table. `table` was copied before any listing, so files written later count as young."""
         sweep = _TableSweep(self._store, table, self._groups.now_ms() - grace_ms, table.committed_ms - grace_ms)
         try:
             return await sweep.find()
@@ -84,7 +86,7 @@ class TableSweeper:
 
 
 class _TableSweep:
-    """One look at one table. Files written after `before_ms` are young; metadata that was staged after `staged_ms` may be young."""
+    """One sweep of one table. Files written after `before_ms` are young; metadata staged after `staged_ms` may be young."""
 
     def __init__(self, store: ObjectStore, table: Table, before_ms: int, staged_ms: int) -> None:
         self._store = store
@@ -105,29 +107,29 @@ class _TableSweep:
         return found
 
     async def _plans(self) -> AsyncIterator[ObjectInfo]:
-        """Plan objects of jobs that are over. Their results stay."""
+        """Yield plan objects of finished jobs. Their results stay."""
         async for info in self._old(f"{self._folder}/jobs/"):
             match = _PLAN.search(info.key)
             if match and int(match[1]) <= self._table.committed:
                 yield info
 
     async def _half_commits(self, folder: str) -> AsyncIterator[ObjectInfo]:
-        """Temporary files of commits to Delta's log whose writers died."""
+        """Yield temporary files of Delta log commits whose writers died."""
         async for info in self._old(f"{folder}/_delta_log/"):
             if _HALF_COMMIT.search(info.key):
                 yield info
 
-    # --- Iceberg's metadata ----------------------------------------------------------------------------------------------------
+    # --- Iceberg metadata -------------------------------------------------------------------------------------------------------
 
     async def _metadata_of(self, folder: str, pointer: str, current: _Metadata) -> list[ObjectInfo]:
         keep = {self._key(pointer), *(self._key(older.metadata_file) for older in current.metadata_log)}
-        newest = -1  # version of which a file is old
+        newest = -1  # newest version with an old file
         async for info in self._old(f"{folder}/_iceberg/"):
             match = _METADATA.search(info.key)
             newest = max(newest, int(match[1])) if match else newest
         over: list[ObjectInfo] = []
         manifests: dict[str, ObjectInfo] = {}
-        readable: list[str] = []  # metadata that somebody may be at
+        readable: list[str] = []  # metadata that may have readers
         async for info in self._store.list(f"{folder}/_iceberg/"):
             match = _METADATA.search(info.key)
             staged_long_ago = info.modified_ms <= self._staged_ms
@@ -141,7 +143,7 @@ class _TableSweep:
         return over + list(manifests.values())
 
     async def _leave_named(self, manifests: dict[str, ObjectInfo], readable: Iterable[str]) -> None:
-        """Take out of `manifests` what metadata files name, and what the lists that they name do."""
+        """Remove from `manifests` the lists that metadata files name, and the manifests that those lists name."""
         looked_at: set[str] = set()
         for key in readable:
             if not manifests:
@@ -158,7 +160,7 @@ class _TableSweep:
         return msgspec.json.decode(await self._store.get(key), type=_Metadata)
 
     async def _manifests_in(self, key: str) -> list[str]:
-        """Keys of the manifests that a manifest list names."""
+        """Return the keys of the manifests that a manifest list names."""
         data = await self._store.get(key)
         folder = key.rpartition("/")[0]
         names = [name for block in await asyncio.to_thread(_blocks, data) for name in _MANIFEST.findall(block)]
@@ -167,7 +169,10 @@ class _TableSweep:
     # --- data files ------------------------------------------------------------------------------------------------------------
 
     async def _data_of(self, folder: str, current: _Metadata) -> list[ObjectInfo]:
-        """Those of committed jobs that the current snapshot does not name. There may be very many: of each only a number is kept."""
+        """Return data files of committed jobs that the current snapshot does not name.
+
+        There may be very many, so the scan keeps one number per file.
+        """
         unnamed = {number async for _, number in self._data_files(folder)}
         snapshot = next((each for each in current.snapshots if each.snapshot_id == current.current_snapshot_id), None)
         if not unnamed or (snapshot is None and current.snapshots):
@@ -188,7 +193,7 @@ class _TableSweep:
         return found
 
     async def _data_files(self, folder: str) -> AsyncIterator[tuple[ObjectInfo, int]]:
-        """Old ones of committed jobs, with the random number in their name."""
+        """Yield old files of committed jobs, with the random number in their names."""
         async for info in self._old(f"{folder}/data/"):
             match = _DATA.fullmatch(info.key.rpartition("/")[2].encode())
             if match and int(match[1]) <= self._table.committed:
@@ -200,7 +205,7 @@ class _TableSweep:
                 yield info
 
     def _key(self, uri: str) -> str:
-        """Raises CorruptData for what is not the table's."""
+        """Return the object key of a URI. Raises CorruptData for a URI outside the table."""
         _, found, name = uri.rpartition(f"/{self._folder}/")
         if not found:
             raise CorruptData(f"{uri} is not below {self._folder}")
@@ -208,7 +213,7 @@ class _TableSweep:
 
 
 def _leave_named(unnamed: set[int], manifest: bytes) -> int:
-    """Take out the data files that a manifest names; how many it names."""
+    """Remove the data files that a manifest names, and return their count."""
     named = 0
     for block in blocks(manifest):
         for _, random in _DATA.findall(block):

@@ -1,4 +1,4 @@
-"""Whether every slice that an index names is in the store, as it was written: a part of the packs at a time, beside everything else."""
+"""Verify that every slice that an index names is in the store, unchanged. Each call checks a part of the packs, beside normal work."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from polynya.stream.rules.eviction import ghosts, slice_of, stubs, whole_of
 from polynya.stream.state.index import Index, pack_numbers
 from polynya.stream.state.model import ColdSlice, Stream
 
-PART_BYTES = 32 * MIB  # read for one answer, or one pack if that is larger
+PART_BYTES = 32 * MIB  # read for one response; one larger pack may exceed it
 PART_PACKS = 256
-REQUESTS = 4  # at the same time
-STREAMS_NAMED_MAX = 20  # with each fault
-EVICTED = "(streams that are idle)"  # what they need is known when they come back
-TABLE_SECONDS = 600.0  # so long the packs to be looked at are remembered from one part to the next …
-TABLES_MAX = 2  # … of so many that look
+REQUESTS = 4  # concurrent requests
+STREAMS_NAMED_MAX = 20  # streams named with each fault
+EVICTED = "(streams that are idle)"  # the slices they need are known only after they are restored
+TABLE_SECONDS = 600.0  # time for which the survey of packs is kept between parts
+TABLES_MAX = 2  # surveys kept, one per verification in progress
 
 MISSING = "missing"
 DAMAGED = "damaged"
 
 
 class Fault(msgspec.Struct, array_like=True):
-    """A pack that is not as its indexes say: `kind` is MISSING or DAMAGED. `streams` are some of those that need it, canonical."""
+    """A pack that does not match its indexes. `kind` is MISSING or DAMAGED; `streams` are some canonical names that need it."""
 
     pack: str
     kind: str
@@ -42,7 +42,10 @@ class Fault(msgspec.Struct, array_like=True):
 
 
 class VerifiedPart(msgspec.Struct, array_like=True):
-    """What was looked at. `after`: the last pack; "" when all were. `left`: groups that are not led here, for which nothing was looked at."""
+    """The result of one part.
+
+    `after` is the last pack, or "" when all are checked. `left` are groups led elsewhere, which were not checked.
+    """
 
     after: str = ""
     packs: int = 0
@@ -53,7 +56,7 @@ class VerifiedPart(msgspec.Struct, array_like=True):
 
 
 class _Table(msgspec.Struct):
-    """Which slices of which packs are named, at the time `made`; `keys` are the packs in order."""
+    """The slices that the indexes name, by pack, as of the time `made`. `keys` are the packs in order."""
 
     packs: dict[str, list[ColdSlice]]
     keys: list[str]
@@ -61,7 +64,7 @@ class _Table(msgspec.Struct):
 
 
 class PackVerifier:
-    """One per core: of the packs that streams of groups which it leads are in. Raises StoreUnavailable."""
+    """The verifier of one core. It checks the packs of the groups that the core leads. Raises StoreUnavailable."""
 
     def __init__(self, groups: Groups, store: ObjectStore) -> None:
         self._groups = groups
@@ -69,8 +72,10 @@ class PackVerifier:
         self._tables: dict[frozenset[int], _Table] = {}
 
     async def verify(self, after: str, groups: Collection[int]) -> VerifiedPart:
-        """The packs of these groups behind `after`, in the order of their keys. Those that are released meanwhile are no fault. Of a
-        group that another node leads meanwhile no fault is told."""
+        """Check the packs of these groups after key `after`, in key order.
+
+        A pack released during the check is no fault. Faults of a group that another node now leads are not reported.
+        """
         asked = frozenset(groups)
         table = self._tables.pop(asked, None)
         if table is None or not after or time.monotonic() > table.made + TABLE_SECONDS:
@@ -95,13 +100,13 @@ class PackVerifier:
         return part
 
     def _keep(self, asked: frozenset[int], table: _Table) -> None:
-        """Until the next part; the oldest makes room."""
+        """Keep a survey for the next part; the oldest survey is dropped."""
         self._tables[asked] = table
         while len(self._tables) > TABLES_MAX:
             del self._tables[next(iter(self._tables))]
 
     async def _survey(self, groups: frozenset[int]) -> _Table:
-        """Which slices of which packs are named now."""
+        """Collect the slices that the indexes name now."""
         table: dict[str, list[ColdSlice]] = {}
         for machine in self._machines(groups):
             await self._survey_evicted(machine, table)
@@ -117,7 +122,7 @@ class PackVerifier:
         return [machine for group, machine in self._groups.machines().items() if group in groups]
 
     async def _survey_evicted(self, machine: Machine, table: dict[str, list[ColdSlice]]) -> None:
-        """Where the states of evicted streams are, and what these name; block by block."""
+        """Add the states of evicted streams and the slices that those states name, block by block."""
         blocks: dict[str, list[tuple[Stream, ColdSlice]]] = {}
         for number, ghost in enumerate(ghosts(machine), 1):
             place = slice_of(machine, ghost)
@@ -128,14 +133,14 @@ class PackVerifier:
         for key, some in blocks.items():
             try:
                 data = await self._store.get(key)
-            except NotFound:  # as will be found when it is its turn
+            except NotFound:  # the check of this pack reports it
                 continue
             for ghost, place in some:
                 for cold in _named_by(machine, ghost, data[place.offset : place.offset + place.stored]):
                     table.setdefault(cold.pack, []).append(cold)
 
     async def _look(self, slices: Sequence[ColdSlice]) -> str:
-        """What is wrong with them; "" when nothing is."""
+        """Return the fault of these slices, or "" if there is none."""
         requests = cut_requests(slices)
         for begin in range(0, len(requests), REQUESTS):
             found = await asyncio.gather(*(self._check(request) for request in requests[begin : begin + REQUESTS]))
@@ -149,13 +154,13 @@ class PackVerifier:
             data = memoryview(await self._store.get_range(request[0].pack, begin, end - begin))
         except NotFound:
             return MISSING
-        except ValueError:  # it is shorter
+        except ValueError:  # the object is too short
             return DAMAGED
         whole = await asyncio.to_thread(_are_whole, request, data)
         return "" if whole else DAMAGED
 
     def _streams_of(self, key: str, groups: frozenset[int]) -> list[str]:
-        """Some that name the pack still."""
+        """Return some streams that still name the pack."""
         found: list[str] = []
         for machine in self._machines(groups):
             if key not in machine.held:
@@ -172,7 +177,7 @@ class PackVerifier:
 
 
 def _named_by(machine: Machine, ghost: Stream, state: bytes) -> list[ColdSlice]:
-    """The slices that an evicted stream's state names, if it is well, and the stream has not come back."""
+    """Return the slices that an evicted stream's state names, if the state is intact and the stream is still evicted."""
     if ghost.name not in machine.evicted:
         return []
     try:

@@ -1,15 +1,17 @@
-"""Where a node's admin port is found that is open on its own machine alone."""
+"""Find the admin port of a node that opens it only on its own machine."""
 
 from __future__ import annotations
 
 import httpx
 
-NEAR_SECONDS = 2.0  # for an answer on the loopback
+NEAR_SECONDS = 2.0  # response timeout on the loopback
 
 
 def near_admin(port: int, start: str) -> str:
-    """Its URL on this machine's loopback; empty when the node that began as `start` is not the one there, and so on another machine.
-    It is asked without a token, which only the right node is to see."""
+    """Return the admin URL on this machine's loopback, or "" if the node with start id `start` is not the one there.
+
+    The request carries no token, because only the right node may see it.
+    """
     url = f"http://127.0.0.1:{port}"
     try:
         told = httpx.get(f"{url}/v1/node", timeout=NEAR_SECONDS, trust_env=False).json()
@@ -19,5 +21,5 @@ def near_admin(port: int, start: str) -> str:
 
 
 def far_refusal(server: str) -> str:
-    """In words for who asks from elsewhere."""
+    """Return the message for requests from another machine."""
     return f"the admin port of {server} is open on its own machine alone: give the command there, or set admin_listen"

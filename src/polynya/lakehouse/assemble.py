@@ -1,4 +1,4 @@
-"""From pyarrow's reading of JSON fields to the table's columns: which type to read a field as, and where its values go."""
+"""Map pyarrow's arrays of JSON fields to the table's columns: choose the type to parse a field as, and split its values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def arrow_type(column: Column) -> pa.DataType:
-    """The Arrow type of a column, without field ids."""
+    """Return the Arrow type of a column, without field ids."""
     if column.type == STRUCT:
         return pa.struct([pa.field(child.name, arrow_type(child)) for child in column.children])
     if column.type == LIST:
@@ -29,14 +29,14 @@ def arrow_type(column: Column) -> pa.DataType:
 
 
 def parse_fields(columns: Sequence[Column], shape: dict[str, str], path: str = "") -> list[pa.Field]:
-    """What to tell pyarrow's JSON reader: one type a field, chosen by the hints of `shape`."""
+    """Return the schema for pyarrow's JSON reader: one type per field, chosen by the hints of `shape`."""
     return [pa.field(field, _parse_type(there, shape, f"{path}{field}")) for field, there in by_field(columns).items()]
 
 
 def assemble(
     columns: Sequence[Column], found: dict[str, pa.Array], count: int, shape: dict[str, str], redo: Mask, path: str = ""
 ) -> list[pa.Array]:
-    """The columns' arrays from the fields' arrays as read; sets `redo` where a value fits none or is not certain."""
+    """Build the columns' arrays from the parsed fields. Set `redo` where a value fits no column or is uncertain."""
     made: dict[str, pa.Array] = {}
     for field, there in by_field(columns).items():
         array = found.get(field)
@@ -46,7 +46,7 @@ def assemble(
 
 
 def unknown_rows(columns: Sequence[Column], found: dict[str, pa.Array], mask: Mask, *, most: int, depth: int = 1) -> None:
-    """Set `mask` where a field without a column holds something that may have a type; for up to `most` rows a field."""
+    """Set `mask` where a field without a column has a value that may have a type, for up to `most` rows per field."""
     fields = by_field(columns)
     for field, array in found.items():
         there = fields.get(field)
@@ -80,10 +80,10 @@ def _group(there: dict[str, Column], shape: dict[str, str], path: str) -> str:
 
 
 def _field(there: dict[str, Column], array: pa.Array, shape: dict[str, str], redo: Mask, path: str) -> dict[str, pa.Array]:
-    """Arrays by column name of one field as read."""
+    """Return one parsed field's arrays by column name."""
     kind = array.type
     if pa.types.is_floating(kind):
-        redo |= _numpy(pc.invert(pc.fill_null(pc.is_finite(array), True)))  # the reader takes NaN, which is no JSON
+        redo |= _numpy(pc.invert(pc.fill_null(pc.is_finite(array), True)))  # the reader accepts NaN, which is not JSON
     if pa.types.is_float64(kind) and LONG in there:
         return _split_numbers(there, array, redo)
     if pa.types.is_floating(kind):
@@ -100,7 +100,7 @@ def _field(there: dict[str, Column], array: pa.Array, shape: dict[str, str], red
 
 
 def _split_numbers(there: dict[str, Column], array: pa.Array, redo: Mask) -> dict[str, pa.Array]:
-    """Whole ones to the long column; those too large to be exact as a double are read again."""
+    """Move whole numbers to the long column. Mark numbers too large to be exact as a double for redo."""
     sizes = pc.abs(array)
     large = pc.fill_null(pc.greater_equal(sizes, float(EXACT_MAX)), False)
     redo |= _numpy(large)
@@ -161,7 +161,7 @@ def _has_type(kind: pa.DataType, depth: int) -> bool:
 
 
 def _typed_rows(array: pa.Array, depth: int) -> Mask:
-    """Where the value is more than null, {} and []; or a list of such, which is looked at more closely later."""
+    """Mark values other than null, {} and []. A non-empty list is marked without a look at its elements; the slow path checks them."""
     if not _has_type(array.type, depth):
         return np.zeros(len(array), np.bool_)
     if pa.types.is_struct(array.type):
@@ -175,7 +175,7 @@ def _typed_rows(array: pa.Array, depth: int) -> Mask:
 
 
 def _parents(array: pa.Array, elements: Mask) -> Mask:
-    """Lists that hold an element of the mask."""
+    """Mark lists that hold a marked element."""
     sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(elements)))
     offsets = array.offsets.to_numpy()
     return np.asarray(sums[offsets[1:]] > sums[offsets[:-1]]) & _numpy(array.is_valid())

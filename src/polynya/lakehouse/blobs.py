@@ -1,4 +1,4 @@
-"""The object store for drivers and tasks: blocking calls, streamed uploads, and the URIs that table metadata names objects by."""
+"""The object store for drivers and tasks: blocking calls, streamed uploads, and the URIs in table metadata."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from polynya.objectstore.files import Files
 from polynya.objectstore.settings import s3_config
 
 _UPLOAD_BUFFER_BYTES = 8 << 20
-_FOLDERS: set[str] = set()  # whose names, up to the root, this process has synced
+_FOLDERS: set[str] = set()  # folders whose names up to the root this process has synced
 CREDENTIALS = {"s3_access_key_id": "ACCESS_KEY_ID", "s3_secret_access_key": "SECRET_ACCESS_KEY", "s3_session_token": "SESSION_TOKEN"}
 
 
 class Upload(Protocol):
-    """A new object being written. After `close` it is durable; `abort` leaves nothing that counts."""
+    """A new object being written. After `close` it is durable; after `abort` it does not exist."""
 
     def write(self, data: Any) -> int: ...
     def close(self) -> None: ...
@@ -30,32 +30,32 @@ class Upload(Protocol):
 
 
 class Blobs(Protocol):
-    """Objects by key; reads may come from several threads. Raises NotFound, AlreadyExists, StoreUnavailable of `polynya.objectstore`."""
+    """Objects by key; several threads may read. Raises NotFound, AlreadyExists, StoreUnavailable of `polynya.objectstore`."""
 
     def get(self, key: str) -> bytes: ...
     def get_range(self, key: str, start: int, length: int) -> bytes: ...
     def put(self, key: str, data: bytes) -> None:
-        """Create; the same bytes already there are one's own earlier try, others raise AlreadyExists."""
+        """Create an object. The same bytes from an own earlier attempt count as success; other bytes raise AlreadyExists."""
         ...
 
     def open_upload(self, key: str) -> Upload: ...
     def list_keys(self, folder: str) -> list[str]:
-        """Keys below a folder (no trailing slash), ascending."""
+        """Return the keys below a folder (no trailing slash), ascending."""
         ...
 
     def sync_folder(self, folder: str) -> None:
-        """Make what others wrote directly into a folder durable."""
+        """Make files durable that other code wrote directly into a folder."""
         ...
 
     def uri(self, key: str) -> str: ...
     def key(self, uri: str) -> str: ...
     def storage_options(self) -> dict[str, str]:
-        """For deltalake."""
+        """Return the options for deltalake."""
         ...
 
 
 def open_blobs(settings: StoreSettings, environment: Mapping[str, str] = os.environ) -> Blobs:
-    """The store of a plan, with the runner's own credentials. Raises ConfigError when it cannot be reached from here."""
+    """Open the store of a plan with the runner's own credentials. Raises ConfigError if it cannot be reached from here."""
     if settings.backend == "local":
         if not os.path.isdir(settings.root):
             raise ConfigError(
@@ -69,18 +69,18 @@ def open_blobs(settings: StoreSettings, environment: Mapping[str, str] = os.envi
 
 
 def with_credentials(settings: StoreSettings, environment: Mapping[str, str] = os.environ) -> StoreSettings:
-    """S3 settings as a server told them, with the runner's own credentials: `POLYNYA_COLD_S3_…`, else the standard AWS chain."""
+    """Return the server's S3 settings with the runner's own credentials: `POLYNYA_COLD_S3_…`, else the standard AWS chain."""
     own = {name: environment.get(f"POLYNYA_COLD_S3_{key}") or getattr(settings, name) for name, key in CREDENTIALS.items()}
     return msgspec.structs.replace(settings, root=settings.root.strip("/"), **own)
 
 
 class LocalBlobs:
-    """The embedded store's folder. All that is written here is fsynced with its folders."""
+    """The embedded store's folder. Every write is fsynced with its folders."""
 
     def __init__(self, root: str, *, shared: bool = False) -> None:
         self.root = os.path.abspath(root)
         self._files = Files(self.root if shared else "")
-        self._synced: set[str] = set()  # written by others, never changed afterwards
+        self._synced: set[str] = set()  # written by other code, never changed afterwards
 
     def get(self, key: str) -> bytes:
         return self._read(key, 0, -1)
@@ -166,13 +166,13 @@ class LocalBlobs:
         return path
 
     def _temporary(self) -> str:
-        """A path that nobody lists; what is left there the server removes."""
+        """Return a path that no listing shows; the server removes leftovers."""
         path = os.path.join(self.root, ".tmp", secrets.token_hex(16))
         self._folder(os.path.dirname(path))
         return path
 
     def _folder(self, path: str) -> None:
-        """Every level below the root exists and its name is synced."""
+        """Create every level below the root and sync its name."""
         if path in _FOLDERS and os.path.isdir(path):
             return
         if path != self.root:
@@ -183,12 +183,12 @@ class LocalBlobs:
 
 
 class _LocalUpload:
-    """A file that has its name when it is whole: a backup takes all that it sees, and for ever."""
+    """A file that gets its name only when it is complete, because a backup copies every file that it sees."""
 
     def __init__(self, path: str, temporary: str, files: Files) -> None:
         self._path, self._temporary = path, temporary
         self._files = files
-        self._file = os.fdopen(files.create(temporary), "wb", 1 << 20)  # closed by close or abort
+        self._file = os.fdopen(files.create(temporary), "wb", 1 << 20)  # closed by `close` or `abort`
 
     def write(self, data: Any) -> int:
         return self._file.write(data)
@@ -208,7 +208,7 @@ class _LocalUpload:
 
 
 class S3Blobs:
-    """A bucket, through obstore; it is opened in the process that uses it, because obstore does not survive a fork."""
+    """A bucket through obstore, opened in the process that uses it, because obstore does not survive a fork."""
 
     def __init__(self, settings: StoreSettings, environment: Mapping[str, str] = os.environ) -> None:
         from obstore.store import S3Store
@@ -246,7 +246,7 @@ class S3Blobs:
         )
 
     def sync_folder(self, folder: str) -> None:
-        """What a put answered is durable already."""
+        """Do nothing: an acknowledged put is durable."""
 
     def uri(self, key: str) -> str:
         return self._base + key
@@ -287,7 +287,7 @@ class _S3Upload:
         self._writer.close()
 
     def abort(self) -> None:
-        """An unfinished multipart upload is no object; a lifecycle rule of the bucket ends it."""
+        """Do nothing: an unfinished multipart upload is no object, and a lifecycle rule of the bucket removes it."""
 
 
 def _below(uri: str, base: str) -> str:

@@ -1,4 +1,4 @@
-"""One job from its plan to both formats, in steps that anybody can repeat."""
+"""Run one job from its plan to both formats, in idempotent steps that any driver can repeat."""
 
 from __future__ import annotations
 
@@ -23,32 +23,35 @@ from polynya.lakehouse.task import File, TaskResult, claimed_records
 from polynya.objectstore import NotFound
 from polynya.wire.tables import CommitRequest
 
-ROUNDS_MAX = 3  # a job is planned again wider at most twice
+ROUNDS_MAX = 3  # a job is rerun with a wider schema at most twice
 PARTS = ("main", "dlq")
 
 Progress = Callable[[str, str], None]
-"""Called with the name of a step that was just done (`STEPS`) and a sentence about it."""
+"""A callback with the name of the finished step (`STEPS`) and a sentence about it."""
 
 STEPS = ("planned", "schema", "plan-object", "ran", "result-object", "staged-main", "staged-dlq", "pointer", "delta-main", "delta-dlq")
 
 
 class RangesGone(PolynyaError):
-    """An object of the plan does not exist any more: abandon the job and ask for a new plan."""
+    """An object of the plan no longer exists. Abandon the job and request a new plan."""
 
 
 class Runner(Protocol):
-    """Runs a job's tasks somewhere."""
+    """The executor of a job's tasks."""
 
     @property
     def cores(self) -> int: ...
 
     def run(self, job: Job, key: str) -> list[TaskResult]:
-        """One result for each task, in order; `key` names the job's plan object."""
+        """Return one result for each task, in order. `key` names the job's plan object."""
         ...
 
 
 class FormatCommit(msgspec.Struct, frozen=True):
-    """What a job adds to one of the two tables. `previous`: the last earlier job that did, and its result object."""
+    """The additions of a job to one of the two tables.
+
+    `previous_*` name the last earlier job with a commit there, and its result object.
+    """
 
     files: list[File]
     arrow_schema: bytes
@@ -57,19 +60,19 @@ class FormatCommit(msgspec.Struct, frozen=True):
 
     @property
     def changed(self) -> bool:
-        """Whether the job has a Delta commit there: with files, or as the first."""
+        """True if the job has a Delta commit there: it has files or is the first."""
         return bool(self.files) or self.previous_job == 0
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The result object: everything that both formats need, so that any driver can go on from here."""
+    """The result object. It has all that both formats need, so any driver can continue from it."""
 
     job: int
     attempt: str
     uid: str
     name: str
     location: str
-    fingerprint: str  # of the ranges
+    fingerprint: str  # hash of the ranges
     columns: list[Column]
     rows: int
     dead_rows: int
@@ -78,7 +81,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class JobOutcome(msgspec.Struct, frozen=True):
-    """What became of a job."""
+    """The outcome of a job."""
 
     table: TableRef
     job: int
@@ -89,7 +92,7 @@ class JobOutcome(msgspec.Struct, frozen=True):
 
 
 def run_job(plan: JobPlan, coordinator: Coordinator, runner: Runner, blobs: Blobs, progress: Progress) -> JobOutcome:
-    """Run a plan to its end. Raises what the store, the runner and the coordinator raise; every step can be repeated."""
+    """Run a plan to its end. Every step is idempotent. Raises the errors of the store, the runner and the coordinator."""
     check_plan(plan)
     progress("planned", f"job {plan.job} of '{plan.table.name}': {len(plan.ranges)} ranges, {_size(plan)}")
     repair(blobs, plan.table)
@@ -123,7 +126,7 @@ def repair(blobs: Blobs, table: TableRef, progress: Progress | None = None) -> N
 
 
 def find_result(blobs: Blobs, plan: JobPlan) -> str:
-    """The key of a result that some driver left for just these ranges, or ""."""
+    """Return the key of a result that any driver stored for exactly these ranges, or ""."""
     for key in blobs.list_keys(_folder(plan)):
         if key.endswith(".result.json") and load_result(blobs, key).fingerprint == fingerprint(plan):
             return key
@@ -138,13 +141,13 @@ def load_result(blobs: Blobs, key: str) -> Result:
 
 
 def fingerprint(plan: JobPlan) -> str:
-    """A hash of the plan's ranges and base: equal for all attempts at one job."""
+    """Return a hash of the plan's ranges and base, equal for all attempts at one job."""
     matter = msgspec.json.encode([plan.table.uid, plan.job, plan.table.iceberg, plan.table.iceberg_dlq, plan.ranges])
     return hashlib.blake2b(matter, digest_size=16).hexdigest()
 
 
 def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) -> str:
-    """Run the tasks, wider if they ask for it; the key of the result object."""
+    """Run the tasks, again with a wider schema if they ask for it. Return the key of the result object."""
     previous = load_result(blobs, plan.table.result) if plan.table.result else None
     try:
         fixed = fix_schema(blobs, plan, previous.columns if previous else [])
@@ -207,7 +210,7 @@ def _part(files: list[File], schema: bytes, previous: Result | None, plan: JobPl
 
 
 def _staged(plan: JobPlan, result: Result, key: str, blobs: Blobs, progress: Progress) -> CommitRequest:
-    """Write the metadata of both tables; the request that makes it visible."""
+    """Write the metadata of both tables. Return the request that makes it visible."""
     catalog = StagingCatalog(blobs)
     base = {"main": plan.table.iceberg, "dlq": plan.table.iceberg_dlq}
     pointers = {}
@@ -245,7 +248,7 @@ def _staged(plan: JobPlan, result: Result, key: str, blobs: Blobs, progress: Pro
 
 
 def _missing(blobs: Blobs, last: Result, name: str) -> list[Result]:
-    """Results that the Delta log lacks, oldest first."""
+    """Return the results that the Delta log lacks, oldest first."""
     there = delta.committed_job(blobs, f"{last.location}/{name}", delta.app_id(last.uid, name))
     found: list[Result] = []
     result: Result | None = last
@@ -266,5 +269,5 @@ def _size(plan: JobPlan) -> str:
 
 
 def cores_here() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

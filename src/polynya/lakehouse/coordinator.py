@@ -1,4 +1,4 @@
-"""What a driver asks of the server: plans, the one pointer move, and giving up."""
+"""The driver's client of the server: fetch plans, commit the pointer move, abandon jobs."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ _PLAN_SECONDS = 120.0  # the server flushes first
 _CALL_SECONDS = 30.0
 _COMMIT_TRIES = 6
 _PLAN_TRIES = 6
-_RETRY_SECONDS = 0.5  # before the second try; doubled from then on: a server may restart meanwhile
+_RETRY_SECONDS = 0.5  # before the first retry; doubles from then on, because a server may be restarting
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class NoSuchTable(PolynyaError):
-    """The server knows no such table."""
+    """The server has no such table."""
 
 
 class Coordinator(Protocol):
-    """Calls block. Each can be repeated."""
+    """The coordination interface of a driver. Calls block, and each is idempotent."""
 
     def tables(self) -> list[TableRef]:
-        """All tables. Raises Unavailable."""
+        """Return all tables. Raises Unavailable."""
         ...
 
     def plan(self, name: str) -> JobPlan | None:
-        """The open job's plan, or a new one; None: nothing to do. Raises NoSuchTable, Unavailable."""
+        """Return the open job's plan or a new one, or None if nothing is to do. Raises NoSuchTable, Unavailable."""
         ...
 
     def commit(self, name: str, request: CommitRequest) -> TableRef:
-        """The table afterwards, whoever's job it was that moved it (`result` tells). Raises NoSuchTable, OutcomeUnknown."""
+        """Return the table after the commit, which may be another driver's (see `result`). Raises NoSuchTable, OutcomeUnknown."""
         ...
 
     def abandon(self, name: str, uid: str, job: int, reason: str) -> TableRef:
-        """The job's ranges are free again, unless it was committed. Raises NoSuchTable, Unavailable."""
+        """Release the job's ranges unless it was committed. Raises NoSuchTable, Unavailable."""
         ...
 
 
@@ -68,22 +68,23 @@ class _State(msgspec.Struct):
 
 
 class HttpCoordinator:
-    """The server's admin port (plans and commits) and base port (the list of tables).
+    """The client of the server's admin port (plans and commits) and base port (the list of tables).
 
-    Without `admin_url` the base port is asked for it, anew after each failure: a restarted server may have another one."""
+    Without `admin_url`, the base port is asked for it, and again after each failure: a restarted server may have another one.
+    """
 
     def __init__(self, admin_url: str, base_url: str, client: httpx.Client | None = None) -> None:
         self._admin = admin_url.rstrip("/")
         self._admin_is_given = bool(self._admin)
         self._base = base_url.rstrip("/")
-        # A proxy of the environment cannot reach this machine's loopback.
+        # A proxy from the environment cannot reach this machine's loopback.
         self._client = client or httpx.Client(timeout=_CALL_SECONDS, trust_env=httpx.URL(self._base).host not in _LOOPBACK)
 
     def tables(self) -> list[TableRef]:
         return _decoded(self._call("GET", f"{self._base}/v1/tables"), _Tables, "list of tables").tables
 
     def plan(self, name: str) -> JobPlan | None:
-        """Asks again where another planner took the job over meanwhile: what is planned then is its job."""
+        """Fetch a plan. Retry on 409, when another planner took over the job: its plan is then returned."""
         for number in range(_PLAN_TRIES):
             if number:
                 time.sleep(_RETRY_SECONDS)
@@ -116,7 +117,7 @@ class HttpCoordinator:
         if not self._admin:
             told = _decoded(self._call("GET", f"{self._base}/v1/node"), _Node, "description of a node")
             scheme = "https" if told.admin_tls else "http"
-            admin = httpx.URL(self._base).copy_with(scheme=scheme, port=told.ports.admin)  # on the same host
+            admin = httpx.URL(self._base).copy_with(scheme=scheme, port=told.ports.admin)  # the same host
             if told.admin_near and admin.host not in _LOOPBACK:
                 admin = httpx.URL(near_admin(told.ports.admin, told.start))
             if not admin.host:

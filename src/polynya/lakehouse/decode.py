@@ -1,4 +1,4 @@
-"""A block of JSON records to typed columns, by pyarrow where it can and by `rows` where it must."""
+"""Decode a block of JSON records to typed columns: with pyarrow where possible, with `rows` elsewhere."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from polynya.lakehouse.assemble import NULLS, arrow_type, assemble, parse_fields
 from polynya.lakehouse.schema import Column, FieldProfile, observe, wish
 
 _ROW = re.compile(r"in row (\d+)")
-_SLOW_SHARE = 100  # a block with more misfits than one in this many is decoded record by record from there on
-_SLOW_LEAST = 8  # failed parses that any block may cost
-_SAMPLE_ROWS = 64  # rows looked at for each unknown field of a block
+_SLOW_SHARE = 100  # a block with a larger share of misfits is decoded record by record from there on
+_SLOW_LEAST = 8  # failed parses that any block may have
+_SAMPLE_ROWS = 64  # rows checked for each unknown field of a block
 
 Bytes = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.int64]
 
 
 class Schema(msgspec.Struct, frozen=True):
-    """What a block is decoded to. `discover`: collect wishes for what has no column; `full`: pass over what has none."""
+    """The target schema of a block. `discover` collects wishes for fields without a column; `full` skips such fields."""
 
     columns: list[Column]
     shape: dict[str, str] = {}
@@ -35,7 +35,7 @@ class Schema(msgspec.Struct, frozen=True):
 
 
 class Decoded(msgspec.Struct):
-    """`arrays` in the order of the columns; `problems` by row; `wishes` are columns that a wider schema would have."""
+    """A decoded block: `arrays` in column order, `problems` by row, and `wishes` for columns that a wider schema would have."""
 
     arrays: list[pa.Array]
     problems: dict[int, list[rows.Problem]]
@@ -43,7 +43,7 @@ class Decoded(msgspec.Struct):
 
 
 def decode(data: Bytes, ends: Positions, schema: Schema) -> Decoded:
-    """Decode records laid out as a JSON batch: record i is data[ends[i-1]:ends[i]] and its last byte a comma. `data` is consumed."""
+    """Decode records laid out as a JSON batch: record i is data[ends[i-1]:ends[i]] and ends with a comma. Modifies `data`."""
     starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
     fast = _plain(data, starts, ends)
     everywhere = bool(fast.all())
@@ -60,17 +60,17 @@ def decode(data: Bytes, ends: Positions, schema: Schema) -> Decoded:
 
 
 def _plain(data: Bytes, starts: Positions, ends: Positions) -> npt.NDArray[np.bool_]:
-    """Records that begin with { and end with }.
+    """Mark records that begin with { and end with }.
 
-    Such records, one a line, come out of a JSON reader either as one row each or as an error or as more rows than records: after the
-    last brace of an unfinished one a newline and a brace follow, which neither a string nor an object nor an array allows. So counting
-    rows proves the alignment, and no record need be wrapped.
+    A JSON reader turns such records, one per line, into one row each, an error, or more rows than records. After the last brace of an
+    unfinished record come a newline and a brace, which no string, object or array allows. So the row count proves the alignment, and no
+    record must be wrapped.
     """
     return (ends - starts > 2) & (data[starts] == 123) & (data[np.maximum(ends - 2, 0)] == 125)
 
 
 class _Block:
-    """The parsing of one text of plain records, a line each. What fails is narrowed down and left to the slow way."""
+    """The parser of a text of plain records, one per line. Records that fail are isolated by bisection and left to the slow path."""
 
     def __init__(self, text: Bytes, ends: Positions, schema: Schema) -> None:
         self._buffer = pa.py_buffer(text)
@@ -104,7 +104,7 @@ class _Block:
                 work += [(bad + 1, end), (begin, bad)]
 
     def columns(self, count: int) -> tuple[list[pa.Array], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """The arrays of all that was parsed, which of it must be redone, and which of it has unknown fields."""
+        """Return the arrays of all parsed records, a mask of records to redo, and a mask of records with unknown fields."""
         redo = np.zeros(count, np.bool_)
         unknown = np.concatenate(self._unknown) if self._unknown else np.zeros(0, np.bool_)
         if not self._tables:
@@ -123,7 +123,7 @@ class _Block:
         return True
 
     def _parse(self, begin: int, end: int) -> int | None:
-        """None when the records were taken, else the bad one, else -1."""
+        """Parse a range. Return None on success, else the number of the bad record, or -1 if it is unknown."""
         first = int(self._ends[begin - 1]) if begin else 0
         size = int(self._ends[end - 1]) - first
         try:
@@ -153,7 +153,7 @@ class _Block:
                 found = {name: _one(table[name]) for name in table.column_names}
                 most = _SAMPLE_ROWS if self._schema.discover else len(mask)
                 unknown_rows(self._schema.columns, found, mask, most=most)
-            except pa.ArrowInvalid:  # the reader infers an array that begins with nulls wrongly: [null, 1]
+            except pa.ArrowInvalid:  # the reader infers a wrong type for an array that begins with nulls: [null, 1]
                 first = int(self._ends[begin - 1]) if begin else 0
                 table = self._read(first, int(self._ends[end - 1]) - first, "ignore")
                 mask[:] = True
@@ -163,7 +163,7 @@ class _Block:
 
 
 def _known(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table without the fields that were inferred inside of structs."""
+    """Return the table without fields that were inferred inside structs."""
     if table.schema.equals(schema):
         return table
     arrays = [_narrow(_one(table[at]), field.type) for at, field in enumerate(schema)]
@@ -186,7 +186,7 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 
 class _Join:
-    """Puts the fast and the slow rows together again."""
+    """Merges the rows of the fast and the slow path in record order."""
 
     def __init__(self, data: Bytes, starts: Positions, ends: Positions, schema: Schema) -> None:
         self._data = data
@@ -243,7 +243,7 @@ class _Join:
 
 
 def sample_values(data: Bytes, ends: Positions, count: int) -> Iterator[Any]:
-    """The parsed values of up to `count` records, evenly spread."""
+    """Yield the parsed values of up to `count` evenly spread records."""
     for row in np.unique(np.linspace(0, len(ends) - 1, min(count, len(ends)), dtype=np.int64)):
         start = int(ends[row - 1]) if row else 0
         value, problem = rows.parse(data[start : int(ends[row]) - 1].tobytes())
@@ -252,7 +252,7 @@ def sample_values(data: Bytes, ends: Positions, count: int) -> Iterator[Any]:
 
 
 def observed(values: Sequence[Any] | Iterator[Any]) -> FieldProfile:
-    """What the objects among parsed records hold."""
+    """Return the profile of the objects among parsed records."""
     seen = FieldProfile()
     for value in values:
         if isinstance(value, dict):

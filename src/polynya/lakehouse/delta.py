@@ -1,4 +1,4 @@
-"""The Delta log over the same files, by deltalake. It follows the Iceberg pointer and can be brought up to it at any time, by anybody."""
+"""The Delta log over the same files, written by deltalake. It follows the Iceberg pointer, and any driver can catch it up at any time."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from polynya.lakehouse.blobs import Blobs, LocalBlobs
 from polynya.lakehouse.task import File
 
 _TRIES = 5
-_TEXT_CHARACTERS_MAX = 32  # longer bounds of strings are left out: Delta would want them rounded
-_MEASURED_MAX = 32  # columns with statistics, as Delta itself does
+_TEXT_CHARACTERS_MAX = 32  # longer string bounds are omitted, because Delta requires rounded ones
+_MEASURED_MAX = 32  # columns with statistics, Delta's own default
 
 
 def app_id(table_uid: str, part: str) -> str:
-    """The application id of a table's log: a table dropped and made again has another."""
+    """Return the application id of a table's log. A recreated table has another id."""
     return f"polynya-{table_uid}-{part}"
 
 
 def committed_job(blobs: Blobs, location: str, app: str) -> int:
-    """The last job in the log, 0 when there is none."""
+    """Return the last job in the log, or 0."""
     try:
         return _open(blobs, location).transaction_version(app) or 0
     except TableNotFoundError:
@@ -37,7 +37,7 @@ def committed_job(blobs: Blobs, location: str, app: str) -> int:
 
 
 def append(blobs: Blobs, location: str, app: str, job: int, *, schema: pa.Schema, files: Sequence[File]) -> None:
-    """Add a job's files to the log, unless it or a later job is there. Jobs come in order. Raises Unavailable."""
+    """Add a job's files to the log, unless this or a later job is there. Jobs come in order. Raises Unavailable."""
     wanted = DeltaSchema.from_arrow(pa.schema([field.remove_metadata() for field in _plain(schema)]))
     fault: Exception | None = None
     for _ in range(_TRIES):
@@ -56,7 +56,7 @@ def append(blobs: Blobs, location: str, app: str, job: int, *, schema: pa.Schema
 
 
 def _commit(table: DeltaTable, app: str, job: int, wanted: DeltaSchema, location: str, files: Sequence[File]) -> None:
-    """The version of an application is not enforced by the log, but of two commits on one base with the same application one fails."""
+    """Commit one job. The log does not enforce application versions, but of two commits on one base with the same application one fails."""
     now_ms = int(datetime.now(UTC).timestamp() * 1000)
     adds: list[AddAction | RemoveAction] = [
         AddAction(file.key.removeprefix(f"{location}/"), file.size, {}, now_ms, True, statistics(file)) for file in files
@@ -73,7 +73,7 @@ def _commit(table: DeltaTable, app: str, job: int, wanted: DeltaSchema, location
 
 
 def statistics(file: File) -> str:
-    """Delta's statistics of a file, from its Parquet footer: counts, bounds and nulls of flat columns."""
+    """Return Delta's statistics of a file from its Parquet footer: counts, bounds and nulls of flat columns."""
     footer = pq.read_metadata(pa.BufferReader(file.footer))
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
@@ -96,7 +96,7 @@ def statistics(file: File) -> str:
 
 
 def _bound(value: Any, *, up: bool) -> Any:
-    """A bound as Delta spells it; None where it has no exact spelling."""
+    """Return a bound in Delta's spelling, or None if it has no exact one."""
     if isinstance(value, datetime):
         micros = (value - datetime(1970, 1, 1, tzinfo=UTC)) // _MICROSECOND
         millis = -(-micros // 1000) if up else micros // 1000
@@ -133,7 +133,7 @@ def _opened(blobs: Blobs, location: str, wanted: DeltaSchema) -> DeltaTable:
 
 
 def _widened(blobs: Blobs, location: str, table: DeltaTable, wanted: DeltaSchema) -> DeltaTable:
-    """Columns are only ever added, so adding all of them again adds what is missing."""
+    """Add missing columns. Columns are only ever added, so adding all of them is safe."""
     if table.schema().to_json() == wanted.to_json():
         return table
     table.alter.add_columns(
@@ -143,7 +143,7 @@ def _widened(blobs: Blobs, location: str, table: DeltaTable, wanted: DeltaSchema
 
 
 def _plain(schema: pa.Schema) -> list[pa.Field]:
-    """The fields without Parquet field ids: Delta would take them for column mapping."""
+    """Return the fields without Parquet field ids, which Delta would take for column mapping."""
     return [pa.field(field.name, _plain_type(field.type)) for field in schema]
 
 

@@ -1,4 +1,4 @@
-"""Iceberg metadata by pyiceberg, staged: everything is written, nothing is visible until the server moves the pointer."""
+"""Stage Iceberg metadata with pyiceberg: all files are written, but invisible until the server moves the pointer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from polynya.lakehouse.blobs import Blobs
 from polynya.lakehouse.task import File
 
 KEPT_SNAPSHOTS = 20
-EXPIRE_EVERY_JOBS = 100  # one expiry costs half a second, commits stay flat in between
+EXPIRE_EVERY_JOBS = 100  # one expiry takes half a second; commits between expiries stay fast
 _LEAF = pa.types
 _TYPES: list[tuple[Any, IcebergType]] = [
     (_LEAF.is_int64, LongType()),
@@ -49,7 +49,7 @@ _TYPES: list[tuple[Any, IcebergType]] = [
 
 
 class StagingCatalog(NoopCatalog, MetastoreCatalog):
-    """A catalog of one job: its commits write metadata files and remember where; no commit fails, so pyiceberg deletes nothing."""
+    """The catalog of one job. A commit writes a metadata file and records its location. No commit fails, so pyiceberg deletes nothing."""
 
     def __init__(self, blobs: Blobs) -> None:
         super().__init__("polynya")
@@ -57,12 +57,12 @@ class StagingCatalog(NoopCatalog, MetastoreCatalog):
         self.staged: dict[str, str] = {}  # new pointer by table name
 
     def open(self, name: str, pointer: str) -> Table:
-        """The table as it is at a pointer."""
+        """Return the table at a pointer."""
         metadata = FromInputFile.table_metadata(self._io.new_input(pointer))
         return Table(("polynya", name), metadata, pointer, self._io, self)
 
     def create_transaction(self, name: str, schema: Schema, location: str) -> CreateTableTransaction:
-        """Make a table at a location."""
+        """Create a table at a location."""
         return MetastoreCatalog.create_table_transaction(self, ("polynya", name), schema, location, properties=table_properties(location))
 
     def commit_table(self, table: Table, requirements: tuple[Any, ...], updates: tuple[Any, ...]) -> CommitTableResponse:
@@ -82,7 +82,7 @@ class StagingCatalog(NoopCatalog, MetastoreCatalog):
 
 
 class BlobIO(FileIO):
-    """pyiceberg's files, through the object store: what it wrote is durable."""
+    """pyiceberg's file access through the object store. Written files are durable."""
 
     def __init__(self, blobs: Blobs) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class BlobIO(FileIO):
         return _Output(location, self._blobs)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
-        """A driver deletes nothing."""
+        """Do nothing: a driver deletes nothing."""
 
 
 class _Input(InputFile):
@@ -144,7 +144,7 @@ class _Stream(io.BytesIO):
 
 
 def table_properties(location: str) -> dict[str, str]:
-    """Properties of a table that is committed to every few seconds, and whose files belong to Delta and to the streams too."""
+    """Return the properties of a table that gets commits every few seconds, and whose files Delta and the streams share."""
     return {
         "format-version": "2",
         "write.metadata.path": f"{location}/_iceberg",
@@ -163,7 +163,7 @@ def table_properties(location: str) -> dict[str, str]:
 
 
 def with_field_ids(catalog: StagingCatalog, pointer: str, location: str, wanted: pa.Schema) -> pa.Schema:
-    """`wanted` with the Parquet field ids that it will have in the table at `pointer` ("" makes one)."""
+    """Return `wanted` with the Parquet field ids that it will have in the table at `pointer` ("" creates one)."""
     transaction = _widened(catalog, "job", pointer, location, wanted)
     schema = transaction.table_metadata.schema()
     return pa.schema([_identified(wanted.field(field.name), field) for field in schema.fields if field.name in wanted.names])
@@ -172,7 +172,7 @@ def with_field_ids(catalog: StagingCatalog, pointer: str, location: str, wanted:
 def stage(
     catalog: StagingCatalog, name: str, pointer: str, location: str, *, schema: pa.Schema, files: Sequence[File], summary: dict[str, str]
 ) -> str:
-    """Write the metadata of an append of files to the table at `pointer`; the new pointer. `schema` has field ids."""
+    """Write the metadata of an append to the table at `pointer`. Return the new pointer. `schema` has field ids."""
     transaction = _widened(catalog, name, pointer, location, schema)
     metadata = transaction.table_metadata
     if not _same(schema, metadata.schema()):
@@ -189,7 +189,7 @@ def stage(
 
 
 def iceberg_schema(wanted: pa.Schema) -> Schema:
-    """The Iceberg schema of an Arrow one; ids are provisional."""
+    """Return the Iceberg schema of an Arrow schema; ids are provisional."""
     numbers = itertools.count(1)
     return Schema(*[_nested_field(field, numbers) for field in wanted])
 
@@ -263,7 +263,7 @@ def _data_files(catalog: StagingCatalog, files: Sequence[File], metadata: Any) -
 
 
 def _expire(transaction: Transaction) -> None:
-    """Keep the last snapshots; metadata only, the server finds the files."""
+    """Keep the last snapshots. Only metadata changes; the server finds the unreferenced files."""
     snapshots = sorted(transaction.table_metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
     old = [snapshot.snapshot_id for snapshot in snapshots[:-KEPT_SNAPSHOTS]]
     if old:

@@ -1,4 +1,4 @@
-"""Finds a Java for Spark: the system's, from 17 on, else the PyPI JDK; behind a shim where that can be written."""
+"""Find a Java for Spark: the system's (17 or newer), else the PyPI JDK. A shim wraps it if the cache is writable."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from polynya.base.errors import ConfigError
 JAVA_LEAST = 17
 _VERSION_SECONDS = 20
 _VERSION = re.compile(r'version "(\d+)')
-# Spark's launcher always asks for a module that the PyPI JDK lacks and others warn of (nothing here uses it), and from Java 24 on opens a
-# package that is no more.
+# Spark's launcher always adds a module that the PyPI JDK lacks and that makes others warn; nothing here uses it.
+# On Java 24 and newer it also opens a package that no longer exists.
 _SHIM = """#!/bin/bash
 arguments=()
 for argument in "$@"; do
@@ -25,7 +25,7 @@ done
 exec "{home}/bin/java" {allow}"${{arguments[@]}}"
 """
 _WITHOUT_PACKAGE = '[ "$argument" = "--add-opens=java.base/sun.security.action=ALL-UNNAMED" ] || '
-_ALLOW_UNSAFE = "--sun-misc-unsafe-memory-access=allow "  # Spark's netty and Arrow use it; Java 24 and newer would say so at every start
+_ALLOW_UNSAFE = "--sun-misc-unsafe-memory-access=allow "  # Spark's netty and Arrow use it; Java 24 and newer warn at every start
 _PACKAGE_LAST = 23
 _LOGGING = """rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = console
@@ -40,7 +40,7 @@ appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
 
 
 def find_java_home() -> str:
-    """A folder for JAVA_HOME. Raises ConfigError with what to install."""
+    """Return a folder for JAVA_HOME. Raises ConfigError naming the package to install."""
     for home in _candidates():
         version = _version(os.path.join(home, "bin", "java"))
         if version >= JAVA_LEAST:
@@ -64,7 +64,7 @@ def find_java_home() -> str:
 
 
 def quiet_logging() -> str:
-    """A log4j configuration that tells errors only: Spark's own begins before a session can be told to be quiet."""
+    """Return the path of a log4j configuration that logs only errors. Spark logs before a session can set its log level."""
     path = _cache() / "log4j2.properties"
     _write(path, _LOGGING)
     return str(path)
@@ -77,7 +77,7 @@ def _candidates() -> list[str]:
 
 
 def _version(java: str) -> int:
-    """The major version, 0 when it does not run."""
+    """Return the major version, or 0 if Java does not run."""
     try:
         told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_VERSION_SECONDS, check=False)
     except (OSError, subprocess.SubprocessError):
@@ -95,7 +95,7 @@ def _packaged() -> str:
 
 
 def _shim(home: str, version: int) -> str:
-    """A JAVA_HOME in the cache whose `java` drops the option that the packaged one does not know."""
+    """Return a JAVA_HOME in the cache whose `java` drops the options that this version does not support."""
     if Path(home).is_relative_to(_cache()):
         return home
     shim = _cache() / hashlib.sha256(home.encode()).hexdigest()[:16]
@@ -109,7 +109,7 @@ def _cache() -> Path:
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all: others may be starting too."""
+    """Write the file atomically, because other processes may start concurrently."""
     if path.exists() and path.read_text() == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

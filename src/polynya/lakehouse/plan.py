@@ -1,4 +1,4 @@
-"""A job's plan as JSON: what the server claimed for a table, and how it is cut into tasks. Pure."""
+"""A job's plan as JSON: the ranges that the server claimed for a table, and their division into tasks. Pure."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from polynya.objectstore import StoreSettings
 from polynya.stream.commands import Encoding
 from polynya.wire.tables import StoreRef
 
-TASK_BYTES_MAX = 192 << 20  # of payload in one task, and so in one Parquet file
-TASK_BYTES_MIN = 8 << 20  # below it a task costs more than it does
-TASKS_PER_CORE = 2  # so that one long task does not leave the other cores idle
+TASK_BYTES_MAX = 192 << 20  # payload of one task, and so of one Parquet file
+TASK_BYTES_MIN = 8 << 20  # a smaller task costs more overhead than work
+TASKS_PER_CORE = 2  # one long task must not leave the other cores idle
 
 
 class Range(msgspec.Struct, frozen=True, gc=False):
-    """One slice of a pack, or a run of its records. `record`, `byte`, `records`, `length` are the whole slice's."""
+    """One slice of a pack, or a run of its records. `record`, `byte`, `records` and `length` describe the whole slice."""
 
-    stream: str  # as spelled under /v1/stream/
-    uid: int  # the incarnation
+    stream: str  # as in /v1/stream/ URLs
+    uid: int  # incarnation
     group: int
     content_type: str
     encoding: int  # polynya.stream.commands.Encoding
     record: int  # number of the slice's first record
     byte: int  # stream position of its first byte
     records: int
-    length: int  # bytes of payload
+    length: int  # payload bytes
     pack: str  # object key
     offset: int  # of the slice in the object
     stored: int  # bytes of the slice in the object
@@ -39,7 +39,7 @@ class Range(msgspec.Struct, frozen=True, gc=False):
 
 
 class TableRef(msgspec.Struct, frozen=True, gc=False):
-    """A table as the server knows it. Pointers are URIs of Iceberg metadata files, "" before the first job."""
+    """A table as the server knows it. Pointers are URIs of Iceberg metadata files, or "" before the first job."""
 
     uid: str
     name: str
@@ -49,23 +49,23 @@ class TableRef(msgspec.Struct, frozen=True, gc=False):
     iceberg: str = ""
     iceberg_dlq: str = ""
     result: str = ""  # key of the last committed job's result object
-    store: StoreRef | None = None  # in the list of tables: where they can be read
+    store: StoreRef | None = None  # in the list of tables: the store of their files
 
 
 class JobPlan(msgspec.Struct, frozen=True):
-    """What the server answers to a request for a plan. `table` is the state that the commit must find."""
+    """The server's response to a request for a plan. `table` is the state that the commit must find."""
 
     table: TableRef
     job: int
-    attempt: str  # 32 hex digits, of this driver alone
+    attempt: str  # 32 hex digits, unique to this driver
     store: StoreRef
     ranges: list[Range]
     version: int = 1
-    more: bool | None = None  # whether there may be more to do behind it; a server of the release before does not say
+    more: bool | None = None  # whether more work may follow; servers of the previous release omit it
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What one Spark task turns into one Parquet file. `shapes[i]` belongs to `ranges[i]`."""
+    """The work that one Spark task turns into one Parquet file. `shapes[i]` belongs to `ranges[i]`."""
 
     id: int
     ranges: list[Range]
@@ -73,7 +73,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A plan with its schema fixed: the plan object, all that a task needs."""
+    """A plan with a fixed schema. It is the plan object, and has all that a task needs."""
 
     plan: JobPlan
     columns: list[Column]
@@ -81,13 +81,13 @@ class Job(msgspec.Struct, frozen=True):
     tasks: list[Task]
     arrow_schema: bytes  # pyarrow's serialised schema of the table, with Parquet field ids
     arrow_schema_dlq: bytes
-    discover: bool  # a task that meets what has no column reports it instead of writing
-    full: bool = False  # there is no room for more columns: what has none is passed over
+    discover: bool  # a task that finds a field without a column reports it instead of writing
+    full: bool = False  # no more columns can be added; fields without one are skipped
     round: int = 0
 
 
 def store_settings(store: StoreRef) -> StoreSettings:
-    """As the object store spells it."""
+    """Return the store's settings in the form of the object store package."""
     return StoreSettings(
         backend=store.kind,
         root=store.root,
@@ -99,7 +99,7 @@ def store_settings(store: StoreRef) -> StoreSettings:
 
 
 def check_plan(plan: JobPlan) -> JobPlan:
-    """The plan itself; CorruptData when no driver could run it."""
+    """Return the plan, or raise CorruptData if no driver could run it."""
     if plan.version != 1:
         raise CorruptData(f"the plan has version {plan.version}, this driver knows 1: run the driver of the server's release")
     if plan.job <= plan.table.job:
@@ -114,12 +114,12 @@ def check_plan(plan: JobPlan) -> JobPlan:
 
 
 def claimed(part: Range) -> int:
-    """Records of the range that the job must write."""
+    """Return the number of records of the range that the job must write."""
     return part.take if part.take >= 0 else part.records - part.skip
 
 
 def layout(ranges: Sequence[Range], shapes: dict[int, int], cores: int) -> list[Task]:
-    """Cut ranges into tasks of at most `TASK_BYTES_MAX`, rows in order of stream, incarnation and offset; `shapes` by uid."""
+    """Cut ranges into tasks of at most `TASK_BYTES_MAX`, rows ordered by stream, incarnation and offset. `shapes` is by uid."""
     ordered = sorted(ranges, key=lambda part: (part.stream, part.uid, part.record + part.skip))
     total = sum(part.length for part in ordered)
     count = _task_count(total, cores)
@@ -134,7 +134,7 @@ def layout(ranges: Sequence[Range], shapes: dict[int, int], cores: int) -> list[
 
 
 def _task_count(total: int, cores: int) -> int:
-    """As many tasks for each core, of about the same size, so that all cores end together."""
+    """Return a task count that gives each core equally many tasks of similar size, so that all cores finish together."""
     per_core = max(1, -(-total // (cores * (TASK_BYTES_MAX - SLICE_BYTES_MAX))))
     if total >= TASK_BYTES_MIN * cores * TASKS_PER_CORE:
         per_core = max(per_core, TASKS_PER_CORE)

@@ -1,4 +1,4 @@
-"""From a plan to a job: the schema fixed from samples, the ranges cut into tasks."""
+"""Turn a plan into a job: fix the schema from samples and cut the ranges into tasks."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from polynya.lakehouse.slices import BASE_TYPES, read_rows
 from polynya.lakehouse.task import DLQ_TYPES
 from polynya.stream.commands import Encoding
 
-SAMPLE_STREAMS_MAX = 256  # a sample costs one read of a slice; what is not sampled the tasks report
-SAMPLE_BYTES_LEAST = 64 << 20  # slices are read whole, because their checksum is of the whole …
-SAMPLE_SHARE = 10  # … so samples may cost this, or one byte in so many of the job
+SAMPLE_STREAMS_MAX = 256  # a sample costs one slice read; tasks report fields of streams that were not sampled
+SAMPLE_BYTES_LEAST = 64 << 20  # slices are read whole, because the checksum covers the whole slice, …
+SAMPLE_SHARE = 10  # … so samples may cost this many bytes, or one byte in SAMPLE_SHARE of the job
 SAMPLE_RECORDS = 20_000  # of all streams together
-SAMPLE_RECORDS_STREAM = 400  # of one stream, from its first and its last slice
+SAMPLE_RECORDS_STREAM = 400  # of one stream, from its first and last slice
 _READERS = 8
 
 
 class Fixed(msgspec.Struct, frozen=True):
-    """A schema for a job: the table's columns, and hints by stream."""
+    """A fixed schema for a job: the table's columns, and hints by stream."""
 
     columns: list[Column]
     shapes: list[dict[str, str]]
-    shape_of: dict[int, int]  # by uid
+    shape_of: dict[int, int]  # index into `shapes` by uid
 
 
 def fix_schema(blobs: Blobs, plan: JobPlan, columns: Sequence[Column]) -> Fixed:
-    """The columns of the table so far, widened by samples of the plan's streams; repeatable."""
+    """Widen the table's columns by samples of the plan's streams. Idempotent."""
     chosen = _sampled(plan)
     each = max(1, min(SAMPLE_RECORDS_STREAM, SAMPLE_RECORDS // max(1, len(chosen))))
     with ThreadPoolExecutor(_READERS) as readers:
@@ -49,7 +49,7 @@ def fix_schema(blobs: Blobs, plan: JobPlan, columns: Sequence[Column]) -> Fixed:
 
 
 def make_job(blobs: Blobs, plan: JobPlan, fixed: Fixed, *, cores: int, round_number: int, discover: bool) -> Job:
-    """The plan object's content: everything that tasks need."""
+    """Return the content of the plan object: everything that tasks need."""
     catalog = StagingCatalog(blobs)
     place = blobs.uri(plan.table.location)
     main = with_field_ids(catalog, plan.table.iceberg, f"{place}/main", main_schema(fixed.columns))
@@ -69,17 +69,17 @@ def make_job(blobs: Blobs, plan: JobPlan, fixed: Fixed, *, cores: int, round_num
 
 
 def widened(fixed: Fixed, wishes: Sequence[Column]) -> Fixed:
-    """With what the tasks missed."""
+    """Add the columns that the tasks reported as missing."""
     return Fixed(adopt(fixed.columns, wishes), fixed.shapes, fixed.shape_of)
 
 
 def main_schema(columns: Sequence[Column]) -> pa.Schema:
-    """The table's Arrow schema, without field ids."""
+    """Return the table's Arrow schema, without field ids."""
     return pa.schema(list(BASE_TYPES.items()) + [(column.name, arrow_type(column)) for column in columns])
 
 
 def _with_shapes(columns: list[Column], seen: dict[int, FieldProfile]) -> Fixed:
-    """Equal hints are shared; hint 0 is the empty one, for streams without a sample."""
+    """Share equal hints. Hint 0 is empty, for streams without a sample."""
     shapes: list[dict[str, str]] = [{}]
     numbers = {msgspec.json.encode({}): 0}
     shape_of = {}
@@ -94,7 +94,10 @@ def _with_shapes(columns: list[Column], seen: dict[int, FieldProfile]) -> Fixed:
 
 
 def _sampled(plan: JobPlan) -> dict[int, list[Range]]:
-    """Ranges to look at by uid, of JSON streams in order of name: their first and last ones, of evenly spread streams if they are many."""
+    """Return the ranges to sample by uid: the first and last one of each JSON stream, in order of name.
+
+    If there are many streams, they are sampled evenly.
+    """
     streams: dict[int, list[Range]] = {}
     for part in sorted(plan.ranges, key=lambda part: (part.stream, part.uid, part.record)):
         if part.encoding == Encoding.JSON:

@@ -1,4 +1,4 @@
-"""One record at a time, exactly: what the fast decoder must equal, and where it sends what it cannot take."""
+"""Decode one record at a time, exactly. The reference for the fast decoder, which leaves its difficult records to it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _DIGITS_MAX = 4000  # Python refuses to parse longer integers
 
 
 class Problem(msgspec.Struct, frozen=True, gc=False):
-    """Why a record has a row in NAME__dlq. `field` is a path like `a.b`, "" for the whole record."""
+    """The reason for a row in NAME__dlq. `field` is a path like `a.b`, or "" for the whole record."""
 
     reason: str
     field: str
@@ -51,13 +51,13 @@ class Problem(msgspec.Struct, frozen=True, gc=False):
 
 
 class Doubled(dict[str, Any]):
-    """A JSON object that names some fields twice; the last value stands in it."""
+    """A JSON object with duplicate fields; it holds the last value of each."""
 
     fields: frozenset[str]
 
 
 def parse(record: bytes) -> tuple[Any, Problem | None]:
-    """The parsed value of one JSON record, or what is wrong with it."""
+    """Return the parsed value of one JSON record, or its problem."""
     try:
         text = record.decode()
     except UnicodeDecodeError as fault:
@@ -71,7 +71,7 @@ def parse(record: bytes) -> tuple[Any, Problem | None]:
 def place(
     columns: Sequence[Column], value: dict[str, Any], problems: list[Problem], *, unknown_is_problem: bool, path: str = "", depth: int = 1
 ) -> dict[str, Any]:
-    """Values by column name; what fits none is left out and added to `problems`."""
+    """Return values by column name. A value that fits no column is omitted and added to `problems`."""
     fields = by_field(columns)
     doubled = value.fields if isinstance(value, Doubled) else frozenset()
     row: dict[str, Any] = {}
@@ -93,7 +93,7 @@ def place(
 
 
 def to_times(strings: pa.Array) -> tuple[pa.Array, pa.Array | None]:
-    """Timestamps of ISO-8601 strings with a zone, null where a string is none; and where that was, None if nowhere."""
+    """Parse ISO-8601 strings with a zone to timestamps, null for other strings. Also return a mask of these, or None if there are none."""
     try:
         return strings.cast(TIMESTAMP), None
     except pa.ArrowInvalid:
@@ -109,7 +109,7 @@ def to_times(strings: pa.Array) -> tuple[pa.Array, pa.Array | None]:
 
 @lru_cache(4096)
 def to_time(text: str) -> int | None:
-    """Microseconds since 1970 of an ISO-8601 string with a zone, else None: the same rule as `to_times`, for one."""
+    """Return the microseconds since 1970 of an ISO-8601 string with a zone, else None. The same rule as `to_times`."""
     if not (len(text) >= 10 and text[:4].isdecimal() and text[4] == "-" and is_text(text)):
         return None
     try:
@@ -148,7 +148,7 @@ def _integer(digits: str) -> int | float:
 def _place(
     there: dict[str, Column], value: Any, problems: list[Problem], unknown_is_problem: bool, where: tuple[str, int]
 ) -> tuple[Column, Any] | None:
-    """The column and the value in it, or None (with a problem unless the value says nothing)."""
+    """Return the column and its value, or None. Adds a problem unless the value carries no type."""
     path, depth = where
     if isinstance(value, dict):
         if STRUCT in there:

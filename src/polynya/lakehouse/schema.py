@@ -1,4 +1,4 @@
-"""Typed columns from JSON: what was seen becomes wishes, wishes become columns. Pure and deterministic (decision F25)."""
+"""Derive typed columns from JSON: observed values become wishes, and wishes become columns. Pure and deterministic."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 import msgspec
 
 LONG, DOUBLE, STRING, TIME, BOOLEAN, STRUCT, LIST = "long", "double", "string", "timestamptz", "boolean", "struct", "list"
-WHOLE = "whole"  # seen only: a whole number spelled as a fraction, like 5.0
+WHOLE = "whole"  # only in profiles: a whole number spelled as a fraction, like 5.0
 GROUPS = {LONG: "number", DOUBLE: "number", STRING: STRING, TIME: STRING, BOOLEAN: BOOLEAN, STRUCT: STRUCT, LIST: LIST}
 OUR_COLUMNS = ("stream", "incarnation", "offset", "byte_offset", "batch", "timestamp", "append_time", "key", "headers", "value")
-LEAVES_MAX = 500  # typed leaf columns of a table: each costs metadata in every file
+LEAVES_MAX = 500  # typed leaf columns of a table; each costs metadata in every file
 DEPTH_MAX = 8
 NAME_CHARACTERS_MAX = 128
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
-EXACT_MAX = 2**53  # below it a double is as exact as the number it was read from
+EXACT_MAX = 2**53  # below it a double is exact
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)", re.ASCII)
 _ILLEGAL = re.compile(r"\W")
 
 
 class Column(msgspec.Struct, frozen=True):
-    """One typed column. A field of the JSON may have several, one for each type."""
+    """One typed column. A JSON field may have several, one for each type."""
 
     field: str  # name in the JSON; "" for the element of a list
     type: str
@@ -32,12 +32,12 @@ class Column(msgspec.Struct, frozen=True):
 
     @property
     def group(self) -> str:
-        """Types of one group are spelled alike in JSON."""
+        """The group of the type. Types of one group look alike in JSON."""
         return GROUPS[self.type]
 
 
 class FieldProfile(msgspec.Struct):
-    """What values a field was seen to have: counts by type in order of first sight; `fields` of objects, `element` of arrays."""
+    """The observed values of a field: counts by type in order of first occurrence, `fields` of objects, `element` of arrays."""
 
     types: dict[str, int] = {}
     fields: dict[str, FieldProfile] = {}
@@ -49,7 +49,7 @@ class FieldProfile(msgspec.Struct):
 
 
 def observe(seen: FieldProfile, value: Any, depth: int = 0) -> None:
-    """Add one parsed JSON value. null, {} and [] say nothing."""
+    """Add one parsed JSON value. null, {} and [] carry no type."""
     if value is None:
         return
     if isinstance(value, dict):
@@ -71,7 +71,7 @@ def observe(seen: FieldProfile, value: Any, depth: int = 0) -> None:
 
 
 def is_text(text: str) -> bool:
-    """Whether a parsed JSON string can be UTF-8: escapes can spell half of a surrogate pair."""
+    """Report whether a parsed JSON string can be encoded as UTF-8: escapes can form half of a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -80,7 +80,7 @@ def is_text(text: str) -> bool:
 
 
 def is_typed(value: Any, depth: int) -> bool:
-    """Whether `observe` would find a type in the value of a field at this depth (1: a field of the record)."""
+    """Report whether `observe` would find a type in a field's value at this depth (1: a field of the record)."""
     if isinstance(value, dict):
         return depth < DEPTH_MAX and any(is_typed(inner, depth + 1) for inner in value.values())
     if isinstance(value, list):
@@ -89,7 +89,7 @@ def is_typed(value: Any, depth: int) -> bool:
 
 
 def scalar_type(value: Any) -> str:
-    """The type of a parsed JSON scalar other than null; `WHOLE` for 5.0."""
+    """Return the type of a parsed JSON scalar other than null; `WHOLE` for 5.0."""
     if isinstance(value, bool):
         return BOOLEAN
     if isinstance(value, int):
@@ -100,7 +100,10 @@ def scalar_type(value: Any) -> str:
 
 
 def wish(columns: Sequence[Column], seen: FieldProfile, least: int = 1) -> list[Column]:
-    """Columns that the fields of `seen` (an object) lack in `columns`; a type beside another needs `least` values and 1 % of the field's."""
+    """Return the columns that the fields of `seen` (an object) lack in `columns`.
+
+    A second type of a field needs at least `least` values and 1 % of the field's values.
+    """
     known = by_field(columns)
     wishes: list[Column] = []
     for name, inner in seen.fields.items():
@@ -109,22 +112,25 @@ def wish(columns: Sequence[Column], seen: FieldProfile, least: int = 1) -> list[
 
 
 def adopt(columns: Sequence[Column], wishes: Sequence[Column]) -> list[Column]:
-    """`columns` with what of `wishes` they lack, named; in order, up to `LEAVES_MAX` leaves. `columns` keep their places."""
+    """Add the missing wishes to `columns`, named, in order, up to `LEAVES_MAX` leaves. Existing columns keep their places."""
     return _adopt(columns, wishes, OUR_COLUMNS, [LEAVES_MAX - leaves(columns)])
 
 
 def leaves(columns: Sequence[Column]) -> int:
-    """Leaf columns, which is what Parquet counts."""
+    """Return the number of leaf columns, as Parquet counts them."""
     return sum(leaves(column.children) if column.children else 1 for column in columns)
 
 
 def shape(columns: Sequence[Column], seen: FieldProfile) -> dict[str, str]:
-    """For fields with columns of several groups, or long and double: which one this stream's sample holds most. A hint for speed."""
+    """Return the type that this stream's sample holds most, for fields with columns of several groups or of long and double.
+
+    A hint for speed.
+    """
     return dict(_shape(columns, seen, ""))
 
 
 def renames(columns: Sequence[Column], path: str = "") -> dict[str, str]:
-    """Column path by field path and type, where the column is not named as the field: {"a.offset long": "a.offset_2"}."""
+    """Return column paths by field path and type for columns not named as their field: {"a.offset long": "a.offset_2"}."""
     found: dict[str, str] = {}
     for column in columns:
         if column.name != column.field and column.field:
@@ -134,7 +140,7 @@ def renames(columns: Sequence[Column], path: str = "") -> dict[str, str]:
 
 
 def by_field(columns: Sequence[Column]) -> dict[str, dict[str, Column]]:
-    """The columns of each field by type."""
+    """Return the columns of each field by type."""
     found: dict[str, dict[str, Column]] = {}
     for column in columns:
         found.setdefault(column.field, {})[column.type] = column
@@ -156,7 +162,7 @@ def _wish_field(name: str, there: dict[str, Column], seen: FieldProfile, least: 
 
 
 def _wish_element(there: Column | None, seen: FieldProfile, least: int) -> list[Column]:
-    """A list has one element type for ever; only a struct element can grow."""
+    """Return the wish for a list's element. A list's element type is fixed; only a struct element can grow."""
     if there is None:
         return _wish_field("", {}, seen, least)[:1]
     element = there.children[0]
@@ -164,7 +170,7 @@ def _wish_element(there: Column | None, seen: FieldProfile, least: int) -> list[
 
 
 def _wanted_types(there: dict[str, Column], seen: FieldProfile, enough: int) -> Iterator[str]:
-    """Types to make or to grow, in order of first sight."""
+    """Yield the types to add or to extend, in order of first occurrence."""
     count = seen.types
     done = set()
     for kind in count:
@@ -223,7 +229,7 @@ def _adopt(columns: Sequence[Column], wishes: Sequence[Column], reserved: Sequen
 
 
 def _named(wished: Column, sibling: bool, taken: set[str], room: list[int]) -> Column | None:
-    """The wish with its names; None when there is no room."""
+    """Return the wish with its names, or None if there is no room."""
     children: list[Column] = []
     if wished.children:
         children = [_element(wished.children[0], room)] if wished.type == LIST else _adopt([], wished.children, (), room)

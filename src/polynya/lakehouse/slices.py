@@ -1,4 +1,4 @@
-"""Ranges of packs to blocks of rows: one array a column, without a loop over records."""
+"""Turn ranges of packs into blocks of rows: one array per column, without a loop over records."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ BASE_TYPES: dict[str, pa.DataType] = {
     "headers": HEADERS,
     "value": pa.binary(),
 }
-_CONTROL = 2  # batch flag: takes record numbers but is no row (F15)
-_GAP_BYTES_MAX = 256 << 10  # between two slices of a pack that are fetched together
+_CONTROL = 2  # batch flag: the batch takes record numbers but has no rows
+_GAP_BYTES_MAX = 256 << 10  # largest gap between two slices that one request fetches
 _REQUEST_BYTES = 8 << 20
-_REQUESTS_AHEAD = 3  # what a task reads while it decodes: hides an object store's latency
+_REQUESTS_AHEAD = 3  # requests in flight while a task decodes; hides an object store's latency
 
 Positions = npt.NDArray[np.int64]
 
@@ -51,7 +51,7 @@ class Rows(msgspec.Struct):
     timestamps_ms: Positions
     append_times_ms: Positions
     data: npt.NDArray[np.uint8]  # payload of these records
-    ends: Positions  # of the records in `data`
+    ends: Positions  # end positions of the records in `data`
 
 
 class Block(msgspec.Struct):
@@ -63,7 +63,7 @@ class Block(msgspec.Struct):
 
 
 def read_rows(part: Range, stored: bytes) -> Rows:
-    """The claimed rows of a slice's stored bytes. Raises CorruptData."""
+    """Return the claimed rows of a slice's stored bytes. Raises CorruptData."""
     found = parse_slice(stored, part.crc)
     if found.records != part.records or len(found.payload) != part.length or found.encoding != part.encoding:
         raise CorruptData(f"the slice of '{part.stream}' at record {part.record} in {part.pack} is not the one that was planned")
@@ -93,7 +93,7 @@ def read_rows(part: Range, stored: bytes) -> Rows:
 
 
 def read_blocks(blobs: Blobs, ranges: Sequence[Range], shapes: Sequence[int]) -> Iterator[Block]:
-    """The rows of a task's ranges in order, gathered to about `BLOCK_BYTES`."""
+    """Yield the rows of a task's ranges in order, in blocks of about `BLOCK_BYTES`."""
     gathered: list[Rows] = []
     size, kind = 0, (0, False)
     for (part, stored), shape in zip(_fetch(blobs, ranges), shapes, strict=True):
@@ -109,14 +109,14 @@ def read_blocks(blobs: Blobs, ranges: Sequence[Range], shapes: Sequence[int]) ->
 
 
 def joined(block: Block) -> tuple[npt.NDArray[np.uint8], Positions]:
-    """The payload of a block in one writable array, and the records' ends."""
+    """Return the payload of a block in one writable array, and the ends of its records."""
     data = np.concatenate([rows.data for rows in block.parts])
     sizes = np.cumsum([0] + [len(rows.data) for rows in block.parts])
     return data, np.concatenate([rows.ends + sizes[at] for at, rows in enumerate(block.parts)])
 
 
 def base_columns(block: Block, data: npt.NDArray[np.uint8], ends: Positions) -> dict[str, pa.Array]:
-    """Our columns of a block, by name; `stream` is dictionary-encoded."""
+    """Return the built-in columns of a block by name."""
     parts = block.parts
     count = len(ends)
     counts = [len(rows.ends) for rows in parts]
@@ -146,7 +146,7 @@ def _times(milliseconds: Positions) -> pa.Array:
 
 
 def _without(rows: Rows, dropped: npt.NDArray[np.bool_]) -> Rows:
-    """The rows without those of control batches."""
+    """Return the rows without those of control batches."""
     lengths = np.diff(rows.ends, prepend=0)
     keep = ~dropped
     return Rows(
@@ -162,7 +162,7 @@ def _without(rows: Rows, dropped: npt.NDArray[np.bool_]) -> Rows:
 
 
 def _fetch(blobs: Blobs, ranges: Sequence[Range]) -> Iterator[tuple[Range, bytes]]:
-    """Each range with its stored bytes; neighbours in a pack come with one request, the next requests run meanwhile."""
+    """Yield each range with its stored bytes. One request fetches neighbours in a pack, and the next requests run ahead."""
     ahead: deque[Future[list[tuple[Range, bytes]]]] = deque()
     with ThreadPoolExecutor(_REQUESTS_AHEAD) as readers:
         for run in _runs(ranges):
@@ -183,7 +183,7 @@ def _fetch_run(blobs: Blobs, run: Sequence[Range]) -> list[tuple[Range, bytes]]:
 
 
 def _runs(ranges: Sequence[Range]) -> Iterator[Sequence[Range]]:
-    """Runs of ranges that lie next to each other in a pack, as large as a request should be."""
+    """Yield runs of ranges that are neighbours in a pack, up to the size of a request."""
     begin = 0
     for at in range(1, len(ranges) + 1):
         joins = at < len(ranges) and _adjacent(ranges[at - 1], ranges[at])

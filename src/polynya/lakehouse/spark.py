@@ -1,4 +1,4 @@
-"""The pipeline on Spark: the only file that imports pyspark. One `mapInArrow` over plan rows; records never become JVM rows."""
+"""The pipeline on Spark, and the only file that imports pyspark. One `mapInArrow` over plan rows; records never become JVM rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TASK_TRIES = 3
 
 
 class SparkRunner:
-    """A long-lived session. `master` is Spark's; by default all cores of this machine."""
+    """A long-lived Spark session. `master` is Spark's setting; by default all cores of this machine."""
 
     def __init__(self, master: str = "", *, jars: str = "", settings: dict[str, str] | None = None) -> None:
         self.cores = cores_here()
@@ -48,7 +48,7 @@ class SparkRunner:
 
 
 def _worker(store: StoreSettings, key: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a Spark task runs: plan rows in, commit rows out."""
+    """Return the function that a Spark task runs: plan rows in, result rows out."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         keep_private()
@@ -64,8 +64,8 @@ def _worker(store: StoreSettings, key: str) -> Callable[[Iterator[pa.RecordBatch
 
 
 def _session(master: str, jars: str, settings: dict[str, str]) -> Any:
-    """A quiet session; a local one binds to the loopback only."""
-    keep_private()  # the JVM, which starts the workers of a local master, takes it over
+    """Start a quiet session. A local one binds only to the loopback."""
+    keep_private()  # the JVM starts the workers of a local master and inherits it
     os.environ["JAVA_HOME"] = find_java_home()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if master.startswith("local"):
@@ -80,7 +80,7 @@ def _session(master: str, jars: str, settings: dict[str, str]) -> Any:
         raise ConfigError("the tables' pipeline needs PySpark: install 'polynya[lake]' or 'pyspark>=4.1,<4.4'") from fault
     logging.getLogger("py4j").setLevel(logging.ERROR)
     builder = SparkSession.builder.master(master).appName("polynya-lake")
-    # On Java 24 and newer netty gives up direct memory, which Spark's Arrow needs, unless told otherwise.
+    # On Java 24 and newer, netty disables direct memory by default, but Spark's Arrow needs it.
     options = f"-Dlog4j2.configurationFile={quiet_logging()} -Dio.netty.noUnsafe=false {_JVM}"
     own = {"spark.driver.extraJavaOptions": options} | ({"spark.jars": jars} if jars else {})
     for name, value in (_SETTINGS | (_LOOPBACK if master.startswith("local") else {}) | own | settings).items():
@@ -88,17 +88,19 @@ def _session(master: str, jars: str, settings: dict[str, str]) -> Any:
     handler = signal.getsignal(signal.SIGINT)
     session = builder.getOrCreate()
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, handler)  # Spark puts its own in its place
+        signal.signal(signal.SIGINT, handler)  # Spark replaces it with its own handler
     session.sparkContext.setLogLevel("ERROR")
     return session
 
 
-_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # it only schedules: a third less start-up, a quarter less CPU a job (measured)
+_JVM = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # the JVM only schedules: a third less start-up time, a quarter less CPU per job (measured)
+)
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.speculation": "false",  # a second copy of a task would write a file that nobody names
+    "spark.speculation": "false",  # a second copy of a task would write an unreferenced file
     "spark.python.worker.reuse": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1",

@@ -1,4 +1,4 @@
-"""Questions to tables, answered by DuckDB over their Iceberg metadata. Read only."""
+"""Run SQL queries on tables with DuckDB over their Iceberg metadata. Read only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MISSING = re.compile(r"Table with name (\S+) does not exist")
 
 
 class QueryResult(msgspec.Struct, frozen=True):
-    """`types` are DuckDB's names of the columns' types; values in `rows` are Python's."""
+    """A complete result. `types` are DuckDB's names of the column types; `rows` hold Python values."""
 
     columns: list[str]
     types: list[str]
@@ -33,7 +33,7 @@ class QueryResult(msgspec.Struct, frozen=True):
 
 
 class QueryCursor(msgspec.Struct, frozen=True):
-    """An answer that is still coming: `blocks` are lists of at most `BLOCK_ROWS` rows; they raise BadQuestion too."""
+    """A streaming result. `blocks` are lists of at most `BLOCK_ROWS` rows; iterating may raise BadQuery."""
 
     columns: list[str]
     types: list[str]
@@ -41,7 +41,7 @@ class QueryCursor(msgspec.Struct, frozen=True):
 
 
 def query(tables: Sequence[TableRef], statement: str, environment: Mapping[str, str] = os.environ) -> QueryResult:
-    """The whole answer at once; otherwise as `ask`."""
+    """Return the whole result at once; otherwise as `ask`."""
     with ask(tables, statement, environment) as found:
         return QueryResult(found.columns, found.types, [row for block in found.blocks for row in block])
 
@@ -50,11 +50,12 @@ def query(tables: Sequence[TableRef], statement: str, environment: Mapping[str, 
 def ask(
     tables: Sequence[TableRef], statement: str, environment: Mapping[str, str] = os.environ, bounds: Bounds | None = None
 ) -> Iterator[QueryCursor]:
-    """Answer one SELECT over tables (as the coordinator lists them) by their names; rows come while they are read, in bounded memory.
+    """Run one SELECT over tables (as the coordinator lists them) by their names. Rows stream in bounded memory.
 
-    Each table is there also as `NAME__dlq`, and each has the column `value_text` beside `value`. `bounds`: the question is a stranger's,
-    who may read these tables and nothing else. Raises BadQuestion, ConfigError (a reader of DuckDB is missing, or the tables are on
-    another machine)."""
+    Each table is also available as `NAME__dlq`, and each has the column `value_text` beside `value`. `bounds` marks an untrusted query,
+    which may read these tables and nothing else. Raises BadQuery, ConfigError (a DuckDB extension is missing, or the tables are on
+    another machine).
+    """
     import duckdb
 
     connection = duckdb.connect(config={"allow_unsigned_extensions": "false", "autoinstall_known_extensions": "false"})
@@ -66,7 +67,7 @@ def ask(
             connection.execute("set TimeZone='UTC'")
             mentioned = [table for table in _mentioned(tables, statement) if table.iceberg]
             for store in {table.store for table in mentioned if table.store}:
-                open_blobs(store_settings(store), environment)  # a folder of another machine is told as such
+                open_blobs(store_settings(store), environment)  # raises ConfigError for a folder of another machine
                 _load(connection, with_credentials(store_settings(store), environment), environment)
             for table in mentioned:
                 _view(connection, table.name, table.iceberg)
@@ -99,8 +100,10 @@ def _check(connection: Any, statement: str) -> None:
 
 
 def _mentioned(tables: Sequence[TableRef], statement: str) -> list[TableRef]:
-    """Tables whose names are words of the statement; one too many only costs a view. DuckDB's names know no case: of two tables that
-    differ in nothing else the one that is spelled so."""
+    """Return the tables whose names are words of the statement; an extra match costs only a view.
+
+    DuckDB's names are case-insensitive. Of two tables that differ only in case, the one with the exact spelling is meant.
+    """
     words = {word.removesuffix(DLQ_SUFFIX) for word in re.findall(r"\w+", statement)}
     folded = {word.casefold().removesuffix(DLQ_SUFFIX) for word in words}
     found: dict[str, TableRef] = {}
@@ -112,7 +115,7 @@ def _mentioned(tables: Sequence[TableRef], statement: str) -> list[TableRef]:
 
 
 def _folder(table: TableRef) -> str:
-    """Where all files of a table are, as DuckDB spells it."""
+    """Return the folder of all files of a table, as DuckDB spells it."""
     before, location, _ = table.iceberg.partition(f"/{table.location}/")
     if not location:
         raise BadQuery(f"the table '{table.name}' is not where it should be: {table.iceberg}")
@@ -120,7 +123,7 @@ def _folder(table: TableRef) -> str:
 
 
 def _load(connection: Any, store: StoreSettings, environment: Mapping[str, str]) -> None:
-    """DuckDB's readers, from their Python packages: nothing is fetched from elsewhere."""
+    """Load DuckDB's extensions from their Python packages; nothing is downloaded."""
     wanted = ("avro", "iceberg") if store.backend == "local" else ("httpfs", "avro", "iceberg")
     for name in wanted:
         connection.execute(f"load '{_quoted(_extension(name))}'")
@@ -159,7 +162,7 @@ def _view(connection: Any, name: str, pointer: str) -> None:
 
 @contextmanager
 def _explained(tables: Sequence[TableRef]) -> Iterator[None]:
-    """DuckDB's errors as BadQuestion; those about a table that is not there with what is."""
+    """Convert DuckDB's errors to BadQuery. For a missing table, list the existing ones."""
     import duckdb
 
     try:

@@ -1,8 +1,8 @@
-"""What a stranger's question may touch: checked in DuckDB's own syntax tree before anything runs, and locked in DuckDB after that.
+"""Restrict what an untrusted query may read: check DuckDB's syntax tree before the query runs, then lock DuckDB itself.
 
-Either would do alone; both must fail before a question reads what it should not. The tree's rule: a question reads tables that it was
-given, its own WITH clauses, and a few table functions that make rows of nothing. DuckDB's: no file but those of the tables that the
-question names, no network but theirs, no extension, no setting changed.
+Each layer suffices alone; both must fail before a query reads forbidden data. The tree check allows the given tables, the query's own
+WITH clauses, and a few table functions that only generate rows. DuckDB's lock allows only the files and the network hosts of the tables
+that the query names. It forbids extensions and changes of settings.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ FUNCTIONS_REFUSED = frozenset(
     ["current_setting", "getenv", "getvariable", "write_log", "nextval", "currval", "sleep_ms", "pg_sleep", "json_serialize_plan"]
 )
 Scope = frozenset[str]
-"""Names of the WITH clauses that a part of the statement can see, folded by `_fold`."""
+"""Names of the WITH clauses that are visible to a part of the statement, folded by `_fold`."""
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 class BadQuery(PolynyaError):
-    """The statement cannot be answered; the message says why."""
+    """The query cannot be answered; the message has the reason."""
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """What one question may take of the machine."""
+    """Resource limits of one query."""
 
     memory_bytes: int
     threads: int = 2
 
 
 def check_names(connection: Any, statement: str, tables: Collection[str]) -> None:
-    """Raise BadQuestion when the statement, one SELECT, names anything but `tables` (in any case) and what it makes itself."""
-    # No parameter: to bind one DuckDB imports pandas and pyarrow, which takes longer than most questions.
+    """Raise BadQuery if the statement, one SELECT, names anything but `tables` (in any case) and its own names."""
+    # No bound parameter: for binding, DuckDB imports pandas and pyarrow, which takes longer than most queries.
     text = statement.replace("'", "''")
     try:
         told = msgspec.json.decode(connection.execute(f"select json_serialize_sql('{text}')").fetchone()[0])
@@ -51,10 +51,10 @@ def check_names(connection: Any, statement: str, tables: Collection[str]) -> Non
 
 
 def lock(connection: Any, folders: Iterable[str], bounds: Bounds) -> None:
-    """From now on the connection reads files below `folders` alone (paths or URIs), and nothing changes that."""
+    """Restrict the connection to files below `folders` (paths or URIs), irrevocably."""
     listed = ", ".join("'" + folder.replace("'", "''") + "'" for folder in folders)
     for setting in (
-        "temp_directory = ''",  # nothing is spilled to the disk
+        "temp_directory = ''",  # no spilling to disk
         f"memory_limit = '{bounds.memory_bytes}B'",
         f"threads = {bounds.threads}",
         "allow_community_extensions = false",
@@ -85,7 +85,7 @@ def _check(node: dict[str, Any], allowed: Scope, scope: Scope, tables: Collectio
 
 
 def _nodes(value: Any) -> Iterator[tuple[dict[str, Any], Scope]]:
-    """Every object of the tree with the scope that holds there; not recursive, as a question may be nested deeper than Python."""
+    """Yield every object of the tree with its scope. Iterative, because a query may nest deeper than Python's recursion limit."""
     left: list[tuple[Any, Scope]] = [(value, frozenset())]
     while left:
         found, scope = left.pop()
@@ -99,7 +99,8 @@ def _nodes(value: Any) -> Iterator[tuple[dict[str, Any], Scope]]:
 def _children(node: dict[str, Any], scope: Scope) -> Iterator[tuple[Any, Scope]]:
     """Scope each part of a node as DuckDB does: a WITH clause sees those before it, and the query after them sees all.
 
-    A recursive one sees its own name only in the part that is repeated, the right side of its UNION."""
+    A recursive clause sees its own name only in the repeated part, the right side of its UNION.
+    """
     for entry in _ctes(node):
         yield entry, scope
         scope |= {_fold(str(entry["key"]))}
@@ -115,5 +116,5 @@ def _ctes(node: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _fold(name: str) -> str:
-    """Fold case as DuckDB compares names: ASCII letters alone. `str.casefold` equates names that DuckDB tells apart."""
+    """Fold case as DuckDB compares names: ASCII letters only. `str.casefold` equates names that DuckDB distinguishes."""
     return name.translate(_LOWER)

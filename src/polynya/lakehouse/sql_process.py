@@ -1,7 +1,7 @@
-"""One question of a stranger, answered in a process of its own: JSON from stdin, JSON to stdout, and the end.
+"""Run one untrusted SQL query in a process of its own: JSON from stdin, JSON to stdout, then exit.
 
-The process is the outer bound: it ends itself when its time is over, writes no file, and takes what it has leaked with it. DuckDB is
-locked before the question runs (`guard`).
+The process is the outer limit. It ends when its time is over, writes no file, and frees any leaked memory at its end. DuckDB is locked
+before the query runs (`sql_policy`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from polynya.base.errors import ConfigError
 from polynya.lakehouse.plan import TableRef
 from polynya.lakehouse.sql_policy import BadQuery, Bounds
 
-ADDRESS_BYTES_EXTRA = 6 << 30  # beside DuckDB's own bound: libraries, stacks of threads, what allocators reserve and never touch
-DATA_BYTES_EXTRA = 512 << 20  # writable memory beside twice DuckDB's own bound, which counts neither long texts nor rows in Python
+ADDRESS_BYTES_EXTRA = 6 << 30  # besides DuckDB's limit: libraries, thread stacks, address space that allocators reserve and never touch
+DATA_BYTES_EXTRA = 512 << 20  # writable memory besides twice DuckDB's limit, which counts neither long texts nor rows in Python
 LIMITED = ("Out of Memory Error", "memory")
 
 
 class SqlRequest(msgspec.Struct, frozen=True):
-    """`tables` are all that the asker may read; `environment` has the credentials of the store, and nothing else."""
+    """A query. `tables` are all that the client may read; `environment` has only the credentials of the store."""
 
     sql: str
     tables: list[TableRef]
@@ -40,7 +40,7 @@ class SqlColumn(msgspec.Struct, frozen=True):
 
 
 class SqlResult(msgspec.Struct, frozen=True, tag_field="kind", tag="answer"):
-    """`rows` in the order of the columns; `truncated`: there are more."""
+    """The result. `rows` are in column order; `truncated` means that more rows exist."""
 
     columns: list[SqlColumn]
     rows: list[list[Any]]
@@ -48,7 +48,7 @@ class SqlResult(msgspec.Struct, frozen=True, tag_field="kind", tag="answer"):
 
 
 class SqlRefused(msgspec.Struct, frozen=True, tag_field="kind", tag="refused"):
-    """`code` is one of the error codes that HTTP answers."""
+    """A refusal. `code` is one of the HTTP API's error codes."""
 
     code: str
     message: str
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _bound(question: SqlRequest) -> None:
-    """What the operating system holds this process to. Its time ends by a signal that nothing here catches."""
+    """Set the operating system limits of this process. When its time is over, an uncaught signal ends it."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, question.seconds)
     space = question.memory_bytes + ADDRESS_BYTES_EXTRA
@@ -87,14 +87,14 @@ def _outcome(question: SqlRequest) -> SqlResult | SqlRefused:
         return SqlRefused("NO_SQL", str(wrong))
     except BadQuery as bad:
         return SqlRefused("QUESTION_TOO_LARGE" if str(bad).startswith(LIMITED) else "BAD_QUESTION", str(bad))
-    except (OverflowError, RecursionError) as fault:  # an interval of 178 million years; a VARIANT of a thousand levels
+    except (OverflowError, RecursionError) as fault:  # for example an interval of 178 million years, or a VARIANT with a thousand levels
         return SqlRefused("BAD_QUESTION", f"the answer holds a value that cannot be told: {fault}; cast it to VARCHAR")
     except MemoryError:
         return SqlRefused("QUESTION_TOO_LARGE", "the answer takes more memory than a question may; ask for less")
 
 
 def answer(question: SqlRequest) -> SqlResult:
-    """Raises BadQuestion, ConfigError."""
+    """Run the query. Raises BadQuery, ConfigError."""
     from polynya.lakehouse.sql import ask
 
     rows: list[list[Any]] = []
@@ -114,7 +114,7 @@ def answer(question: SqlRequest) -> SqlResult:
 
 
 def _shown(value: Any) -> Any:
-    """As JSON can say it: bytes as the text that they nearly always are, keys of maps as text."""
+    """Convert a value for JSON: bytes to text, which they nearly always are, and map keys to text."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, list | tuple):

@@ -1,5 +1,8 @@
-"""SIGTERM and SIGINT to a driver. Every step of a job can be repeated, so it stops anywhere; but once a job's commit is asked for, it is
-given a moment to reach both formats, so that Delta is not left a job behind Iceberg."""
+"""Handle SIGTERM and SIGINT in a driver.
+
+Every step of a job is idempotent, so a driver may stop anywhere. But a job whose commit was requested gets a short time to reach both
+formats. Otherwise Delta would lag a job behind Iceberg.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +12,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-FINISH_SECONDS = 10.0  # well within the time after which a supervisor kills
+FINISH_SECONDS = 10.0  # less than the time after which a supervisor kills
 
 
 class Stopped(BaseException):
-    """A signal came. The message says what was left undone, if it was in the middle of a pair of commits."""
+    """A signal arrived. The message names the unfinished work if it arrived between a pair of commits."""
 
 
 class _Stopping:
-    """Of this process; signals are the main thread's."""
+    """The stop state of this process; only the main thread handles signals."""
 
     def __init__(self) -> None:
-        self.unfinished = ""  # what is left undone if it stopped now
-        self.asked = False  # while that was so
+        self.unfinished = ""  # work left unfinished by stopping now
+        self.asked = False  # a signal arrived while work was unfinished
 
     def on_signal(self, number: int, frame: Any) -> None:
-        """The first one in a pair of commits waits for its end, for so long; the second one does not."""
+        """Stop now, or on the first signal within a pair of commits wait up to FINISH_SECONDS. A second signal stops at once."""
         if not self.unfinished or self.asked:
             raise Stopped(self.unfinished)
         self.asked = True
@@ -36,7 +39,7 @@ _stopping = _Stopping()
 
 @contextmanager
 def stop_on_signals() -> Iterator[None]:
-    """SIGTERM and SIGINT raise Stopped; only in the main thread, elsewhere nothing changes."""
+    """Raise Stopped on SIGTERM and SIGINT. Has no effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -51,7 +54,7 @@ def stop_on_signals() -> Iterator[None]:
 
 @contextmanager
 def finish_first(unfinished: str) -> Iterator[None]:
-    """What a signal lets end, in bounded time, before it raises Stopped; `unfinished` is its message when the time was not enough."""
+    """Let the body finish, for a bounded time, before a signal raises Stopped. `unfinished` is the message if time runs out."""
     left = _stopping.unfinished = unfinished
     try:
         yield

@@ -1,4 +1,4 @@
-"""One task: ranges in, one Parquet file (and one of dead letters) out. Runs in a Spark worker, or anywhere else."""
+"""Run one task: read ranges, write one Parquet file and one of dead letters. Runs in a Spark worker or any other process."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ DLQ_TYPES: dict[str, pa.DataType] = {
     "message": pa.string(),
     "value": pa.binary(),
 }
-UNMEASURED = ("value", "key", "headers")  # no statistics: they would be as large as the values
+UNMEASURED = ("value", "key", "headers")  # no statistics, which would be as large as the values
 _SAMPLE_ROWS = 4096
-_DISTINCT_SHARE = 4  # a dictionary pays when a value repeats at least this often
+_DISTINCT_SHARE = 4  # a dictionary pays off when a value repeats at least this often
 _MESSAGE_FIELDS_MAX = 8
 
 
 class File(msgspec.Struct, frozen=True):
-    """A Parquet file that was written and is durable."""
+    """A durable Parquet file."""
 
     key: str
     rows: int
     size: int
-    footer: bytes  # Parquet's own metadata of the file: the matter of both formats' statistics
+    footer: bytes  # the file's Parquet footer, the source of both formats' statistics
 
 
 class TaskResult(msgspec.Struct, frozen=True):
-    """A commit row. With `wishes` nothing was written: the job must be planned again with them."""
+    """The result of a task. With `wishes` nothing was written, and the job must be rerun with these columns."""
 
     task: int
     records: int
@@ -52,13 +52,13 @@ class TaskResult(msgspec.Struct, frozen=True):
     file: File | None = None
     dead: File | None = None
     wishes: list[Column] = []
-    gone: str = ""  # an object of the plan that is not there any more
-    seconds: float = 0.0  # that the task took, without Spark
+    gone: str = ""  # a missing object of the plan
+    seconds: float = 0.0  # duration of the task, without Spark
 
 
 def run_task(job: Job, task: Task, blobs: Blobs) -> TaskResult:
-    """Decode the task's ranges and write them, or report what has no column."""
-    pa.set_cpu_count(1)  # Spark runs one task a core
+    """Decode the task's ranges and write them, or report fields without a column."""
+    pa.set_cpu_count(1)  # Spark runs one task per core
     out = _Output(job, task, blobs)
     begin = time.perf_counter()
     columns, wishes = job.columns, list[Column]()
@@ -88,12 +88,12 @@ def run_task(job: Job, task: Task, blobs: Blobs) -> TaskResult:
 
 
 def claimed_records(task: Task) -> int:
-    """Records that the task's ranges claim, control batches included."""
+    """Return the number of records that the task's ranges claim, including control batches."""
     return sum(claimed(part) for part in task.ranges)
 
 
 class _Output:
-    """The task's two files, made when the first row comes."""
+    """The two files of a task, created with their first row."""
 
     def __init__(self, job: Job, task: Task, blobs: Blobs) -> None:
         self._blobs = blobs
@@ -138,7 +138,7 @@ class _Output:
 
 
 class _Writer:
-    """A Parquet file on its way to the store."""
+    """A Parquet file being uploaded to the store."""
 
     def __init__(self, blobs: Blobs, key: str, schema: pa.Schema, sample: pa.Table | None = None) -> None:
         self._key = key
@@ -179,7 +179,7 @@ class _Writer:
 
 
 class _Sink:
-    """What pyarrow writes to; nowhere without an upload."""
+    """The file object that pyarrow writes to. Without an upload it discards data."""
 
     closed = False
 
@@ -203,7 +203,7 @@ class _Sink:
 
 
 def _undecoded(columns: list[Column], count: int) -> Decoded:
-    """Rows of streams that are not JSON: no typed values, nothing wrong with that."""
+    """Return rows of streams that are not JSON: no typed values and no problems."""
     return Decoded([pa.nulls(count, arrow_type(column)) for column in columns], {}, [])
 
 
@@ -225,7 +225,7 @@ def _message(problems: list[Problem]) -> str:
 
 
 def _dictionary_columns(schema: pa.Schema, sample: pa.Table | None) -> list[str]:
-    """Columns whose values repeat. Dictionaries of others cost time and then are given up."""
+    """Return the columns whose values repeat. Parquet would spend time on other dictionaries and then drop them."""
     chosen = ["stream", "incarnation", "append_time", "timestamp", "batch", "reason", "field"]
     if sample is not None:
         head = sample.slice(0, _SAMPLE_ROWS)

@@ -1,4 +1,4 @@
-"""`polynya compact` and `polynya lake run`: jobs for tables, once or for ever."""
+"""`polynya compact` and `polynya lake run`: run jobs for tables, once or continuously."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from polynya.lakehouse.plan import Job, store_settings
 from polynya.lakehouse.stopping import Stopped, stop_on_signals
 from polynya.lakehouse.task import TaskResult
 
-JOBS_MAX = 1000  # of one table in one shot: streams may grow faster than they are compacted
-LAST_JOB_BYTES = 32 << 20  # of a server that does not say it: a smaller job was not cut short by its limit on plans, so it was the last
-NEW_PLANS_MAX = 3  # for one table whose plans name objects that are gone
+JOBS_MAX = 1000  # per table and call, because streams may grow faster than they are compacted
+LAST_JOB_BYTES = 32 << 20  # for servers that omit `more`: a smaller job was not cut by the plan limit, so it was the last
+NEW_PLANS_MAX = 3  # for one table whose plans name missing objects
 BACKOFF_SECONDS_MAX = 60.0
 
 RunnerFactory = Callable[[], Runner]
 
 
 class LazyRunner:
-    """Starts a runner when the first job needs one: a Spark session costs seconds."""
+    """Start a runner only when the first job needs one, because a Spark session takes seconds to start."""
 
     def __init__(self, factory: RunnerFactory) -> None:
         self._factory = factory
@@ -55,9 +55,10 @@ def compact(
     runner: LazyRunner | None = None,
     repaired: dict[str, str] | None = None,
 ) -> list[JobOutcome]:
-    """Bring tables (none named: all) up to what is acknowledged now. Raises NoSuchTable and what a job raises.
+    """Bring tables (default: all) up to the acknowledged data. Raises NoSuchTable and the errors of a job.
 
-    `repaired` remembers from call to call up to which result each table's Delta logs were found complete."""
+    `repaired` keeps, across calls, the last result up to which each table's Delta logs were found complete.
+    """
     own = runner or LazyRunner(factory)
     memory = {} if repaired is None else repaired
     try:
@@ -88,7 +89,7 @@ def run_worker(
     interval_seconds: float,
     stop: threading.Event | None = None,
 ) -> None:
-    """Keep tables fresh until `stop` is set, or SIGTERM or SIGINT comes. Faults are told and tried again, later each time."""
+    """Keep tables up to date until `stop` is set or SIGTERM or SIGINT arrives. Errors are reported and retried with backoff."""
     stop = stop or threading.Event()
     runner = LazyRunner(factory)
     repaired: dict[str, str] = {}
@@ -102,7 +103,7 @@ def run_worker(
                 except (PolynyaError, OSError) as fault:
                     faults += 1
                     progress("failed", f"{fault}; trying again in {_wait(interval_seconds, faults):.0f} s")
-                except Exception as fault:  # Spark's own: its session may be broken
+                except Exception as fault:  # a Spark error: its session may be broken
                     faults += 1
                     runner.close()
                     progress("failed", f"{type(fault).__name__}: {fault}; starting Spark anew in {_wait(interval_seconds, faults):.0f} s")
@@ -137,5 +138,5 @@ def _compact_table(coordinator: Coordinator, name: str, runner: LazyRunner, prog
 
 
 def _wait(interval_seconds: float, faults: int) -> float:
-    """Twice as long after each fault in a row."""
+    """Return the pause, doubled with each consecutive error."""
     return interval_seconds if not faults else min(BACKOFF_SECONDS_MAX, max(1.0, interval_seconds) * 2.0**faults)

@@ -1,16 +1,16 @@
-"""Objects by key: get a range, put if absent, compare and swap, list, delete. Three stores with one behaviour: `local`, `s3`, `memory`.
+"""Objects by key: get a range, put if absent, compare and swap, list, delete. `local`, `s3` and `memory` behave alike.
 
 Invariants:
 
-* What `put` or `compare_and_swap` answered survives a power cut (as far as the service behind `s3` keeps its own promise).
-* Nothing is overwritten but by `compare_and_swap`; of racing creators of a key one wins and its bytes are kept whole.
-* A write that raised `StoreUnavailable` may have happened. `put` is repeated with the same key and bytes through `put_again`, which
-  takes its own earlier success for success; a swap is repeated by reading first.
-* No call waits for ever: S3 requests time out, local ones run in a small pool of threads.
+* An acknowledged `put` or `compare_and_swap` survives a power failure (for `s3`, as far as the service keeps its promise).
+* Only `compare_and_swap` overwrites an object. Of racing creators of a key, one wins and its bytes are kept whole.
+* A write that raised `StoreUnavailable` may have happened. Repeat a `put` with the same key and bytes through `put_again`, which accepts
+  its own earlier success. Repeat a swap after reading again.
+* Every call ends: S3 requests time out, and local ones run in a small thread pool.
 
-The start of a node proves that the store honours its conditions (`prove_conditional_writes`: several S3 look-alikes accept the
-headers and ignore them) and claims the root for its cluster (`claim_root`). What this room does not do: it knows no packs, keeps no
-references and decides no deletion.
+When a node starts, it proves that the store honours conditional writes (`prove_conditional_writes`): several S3-compatible servers accept
+the headers and ignore them. Then it claims the root for its cluster (`claim_root`). This package knows nothing of packs, keeps no
+references and decides no deletions.
 """
 
 from polynya.objectstore.api import (

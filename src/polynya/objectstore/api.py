@@ -1,4 +1,4 @@
-"""What a store is: the protocol, its errors, and what follows from them alone."""
+"""The object store protocol, its errors, and helpers that depend only on them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import msgspec
 
 from polynya.base.errors import PolynyaError
 
-KEY_BYTES_MAX = 1024  # S3's own limit
-OBJECT_BYTES_MAX = 1 << 30  # one put: above it S3 wants multipart uploads, whose conditions few servers keep
+KEY_BYTES_MAX = 1024  # the limit of S3
+OBJECT_BYTES_MAX = 1 << 30  # one put; above it S3 requires multipart uploads, and few servers honour their conditions
 _CONTROL = frozenset(map(chr, range(32))) | {"\x7f", "\\"}
 
 
 class StoreError(PolynyaError):
-    """The root of what a store raises."""
+    """The base class of store errors."""
 
 
 class NotFound(StoreError):
@@ -23,16 +23,19 @@ class NotFound(StoreError):
 
 
 class AlreadyExists(StoreError):
-    """Put if absent: the key is taken (perhaps by an earlier try of one's own, see `put_again`)."""
+    """Put if absent failed because the key exists, perhaps from an own earlier attempt (see `put_again`)."""
 
 
 class Conflict(StoreError):
-    """Compare and swap: the object is not what was expected. Read again."""
+    """Compare and swap failed because the object is not the expected one. Read it again."""
 
 
 class StoreUnavailable(StoreError):
-    """Not now. A write may or may not have happened: repeat it with the same key and bytes. `reason`: why, without places and names, as anybody
-    may be told. `full`: there is no room, which waiting does not change."""
+    """The store is unavailable now. A write may have happened: repeat it with the same key and bytes.
+
+    `reason` is the cause without addresses and names, safe to show to clients. `full` means that there is no space, so waiting does not
+    help.
+    """
 
     def __init__(self, message: str, reason: str = "it cannot be reached; the log says more", *, full: bool = False) -> None:
         super().__init__(message)
@@ -40,7 +43,7 @@ class StoreUnavailable(StoreError):
 
 
 class ObjectInfo(msgspec.Struct, frozen=True, gc=False):
-    """What is known of an object without its bytes. `etag` is "" in a local listing (it would cost reading the object)."""
+    """Metadata of an object. `etag` is "" in a local listing, because computing it would read the object."""
 
     key: str
     size: int
@@ -52,41 +55,43 @@ class ObjectStore(Protocol):
     """An object store. Keys are `/`-separated paths as `check_key` allows; a key is never also a folder of other keys."""
 
     async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str:
-        """Create the object of the concatenated parts; its etag. Raises AlreadyExists, StoreUnavailable."""
+        """Create the object from the concatenated parts and return its etag. Raises AlreadyExists, StoreUnavailable."""
         ...
 
     async def get(self, key: str) -> bytes:
-        """All bytes. Raises NotFound, StoreUnavailable."""
+        """Return all bytes. Raises NotFound, StoreUnavailable."""
         ...
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
-        """Exactly `length` bytes from `start`. Raises NotFound, StoreUnavailable, ValueError (outside the object)."""
+        """Return exactly `length` bytes from `start`. Raises NotFound, StoreUnavailable, ValueError (outside the object)."""
         ...
 
     async def head(self, key: str) -> ObjectInfo:
-        """Raises NotFound, StoreUnavailable."""
+        """Return the object's metadata. Raises NotFound, StoreUnavailable."""
         ...
 
     def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
-        """Objects below the folder `prefix` ("" or ending in "/"), behind `after`, a key that an earlier listing gave. The order is
-        the store's own and fixed: ascending keys, though SeaweedFS puts `a/b` before `a-b`. Raises StoreUnavailable."""
+        """Yield the objects below the folder `prefix` ("" or ending in "/"), after the key `after` from an earlier listing.
+
+        The order is fixed for each store: ascending keys, except that SeaweedFS puts `a/b` before `a-b`. Raises StoreUnavailable.
+        """
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Absent is fine. Raises StoreUnavailable (some may be gone)."""
+        """Delete objects; missing keys are accepted. Raises StoreUnavailable (some may be deleted)."""
         ...
 
     async def compare_and_swap(self, key: str, data: bytes, expected: str | None) -> str:
-        """Replace the object whose etag is `expected` (None: create it); the new etag. Raises Conflict, StoreUnavailable."""
+        """Replace the object whose etag is `expected` (None: create it). Return the new etag. Raises Conflict, StoreUnavailable."""
         ...
 
     async def close(self) -> None:
-        """Let go of threads and connections; no call may follow."""
+        """Release threads and connections; no call may follow."""
         ...
 
 
 def check_key(key: str) -> str:
-    """The key itself, or ValueError. No empty segments, none that begin with a dot (the local store keeps its own there)."""
+    """Return the key, or raise ValueError. Segments must not be empty or begin with a dot, which the local store reserves."""
     if not key or len(key.encode()) > KEY_BYTES_MAX or not _CONTROL.isdisjoint(key):
         raise ValueError(f"not an object key: {key!r}")
     if any(not segment or segment.startswith(".") for segment in key.split("/")):
@@ -95,7 +100,7 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """The prefix itself ("" or a folder with its "/"), or ValueError."""
+    """Return the prefix ("" or a folder with its "/"), or raise ValueError."""
     if prefix:
         if not prefix.endswith("/"):
             raise ValueError(f"a listing's prefix ends in '/': {prefix!r}")
@@ -104,7 +109,7 @@ def check_prefix(prefix: str) -> str:
 
 
 def as_parts(parts: bytes | Sequence[bytes]) -> Sequence[bytes]:
-    """The parts of a put; ValueError above `OBJECT_BYTES_MAX`."""
+    """Return the parts of a put. Raises ValueError above `OBJECT_BYTES_MAX`."""
     pieces = [parts] if isinstance(parts, bytes) else parts
     if sum(map(len, pieces)) > OBJECT_BYTES_MAX:
         raise ValueError(f"an object has at most {OBJECT_BYTES_MAX} bytes")
@@ -112,15 +117,16 @@ def as_parts(parts: bytes | Sequence[bytes]) -> Sequence[bytes]:
 
 
 async def put_again(store: ObjectStore, key: str, parts: bytes | Sequence[bytes]) -> None:
-    """`put`, for a key that only this caller can have chosen: an object with the same bytes is an earlier try that did succeed.
+    """Put an object under a key that only this caller can have chosen. The same bytes from an earlier attempt count as success.
 
-    Raises AlreadyExists when other bytes are there, StoreUnavailable."""
+    Raises AlreadyExists if other bytes exist, StoreUnavailable.
+    """
     try:
         await store.put(key, parts)
     except AlreadyExists:
         try:
             there = await store.get(key)
-        except NotFound:  # S3 may say 409 to two racing creates and keep neither (arrow-rs #6801)
+        except NotFound:  # S3 may answer 409 to two racing creates and keep neither (arrow-rs #6801)
             raise StoreUnavailable(f"{key}: refused as existing, yet it is not there") from None
         if there != b"".join(as_parts(parts)):
             raise

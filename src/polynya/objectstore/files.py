@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 READ_ONLY = os.O_RDONLY | os.O_CLOEXEC
-SHARED_MODE = 0o755  # of a shared root that is made here
+SHARED_MODE = 0o755  # mode of a new shared root
 
 
 class Files:
-    """What the local store does to a disk. Raises OSError.
+    """The disk operations of the local store. Raises OSError.
 
-    Files and folders are their user's alone. Those of a `shared` root have the rights that the root itself gives to group and others."""
+    Files and folders are private to their user. Under a `shared` root they copy the root's group and other permissions.
+    """
 
     _shared = ""
 
@@ -23,13 +24,13 @@ class Files:
         self._shared = shared
 
     def create(self, path: str) -> int:
-        """A descriptor of a new, empty file."""
+        """Create an empty file and return its descriptor."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self.share(descriptor)
         return descriptor
 
     def share(self, file: int | str) -> None:
-        """Give a file or folder, by descriptor or path, the rights of a shared root. Another user's is left alone."""
+        """Give a file or folder (descriptor or path) the permissions of a shared root. Skip files of other users."""
         if not self._shared:
             return
         found = os.stat(file)
@@ -50,7 +51,7 @@ class Files:
         os.close(descriptor)
 
     def link(self, source: str, target: str) -> None:
-        """A second name, exclusively: FileExistsError when `target` is there."""
+        """Create a second name exclusively. Raises FileExistsError if `target` exists."""
         os.link(source, target)
 
     def rename(self, source: str, target: str) -> None:
@@ -60,7 +61,7 @@ class Files:
         os.unlink(path)
 
     def make_folder(self, path: str) -> None:
-        """One level; existing is fine."""
+        """Create one level; an existing folder is accepted."""
         try:
             os.mkdir(path, 0o700)
         except FileExistsError:
@@ -79,7 +80,7 @@ class Files:
             os.close(descriptor)
 
     def read(self, path: str, start: int, length: int) -> bytes:
-        """At most `length` bytes from `start`; all that follow when `length` is negative."""
+        """Return at most `length` bytes from `start`, or all from `start` if `length` is negative."""
         with open(path, "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             wanted = size - start if length < 0 else min(length, size - start)
@@ -87,7 +88,7 @@ class Files:
 
     @contextmanager
     def locked(self, path: str) -> Iterator[None]:
-        """Alone among all threads and processes that lock this file."""
+        """Hold an exclusive lock among all threads and processes that lock this file."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             self.share(descriptor)

@@ -1,8 +1,10 @@
-"""The embedded store: a folder of files, each written whole, fsynced, and named only then.
+"""The embedded store: a folder of files. A file gets its name only after it was written whole and fsynced.
 
 put: temporary file -> write -> fsync -> link to its name (exclusive) -> fsync of the folder -> unlink of the temporary name.
-compare_and_swap: the same under the root's lock file, with a rename. The etag is a hash of the content, as on S3; one made of time and
-inode loses updates (inodes are reused, coarse times coincide). So `head` reads the object and a listing carries no etags.
+compare_and_swap: the same under the root's lock file, with a rename.
+
+The etag is a hash of the content, as on S3. An etag from time and inode would lose updates: inodes are reused and coarse times coincide.
+So `head` reads the object, and a listing carries no etags.
 """
 
 from __future__ import annotations
@@ -36,23 +38,26 @@ from polynya.wal.errors import is_full
 T = TypeVar("T")
 _TEMPORARY = ".tmp"
 _LOCK = ".lock"
-_LEFTOVER_SECONDS = 3600.0  # a temporary file this old belongs to a writer that died
+_LEFTOVER_SECONDS = 3600.0  # an older temporary file belongs to a writer that died
 _LIST_PAGE = 1000
 _KNOWN_FOLDERS_MAX = 4096
 _THREADS = 4
 
 
 class LocalStore:
-    """An `ObjectStore` under the folder `root`, which may be shared by processes of one machine."""
+    """An `ObjectStore` under the folder `root`, which processes of one machine may share."""
 
     def __init__(self, root: str, files: Files | None = None, *, late: bool = False, to_read: bool = False, shared: bool = False) -> None:
-        """`late`: a folder that cannot be used yet is no error, and is looked at again by each call. Raises StoreUnavailable otherwise.
-        `to_read`: nothing is made or removed in the folder, which may be one that cannot be written. `shared`: other users may read as the folder's own
-        mode says."""
+        """Open the store.
+
+        With `late`, a folder that cannot be used yet is no error, and each call tries it again. Otherwise raises StoreUnavailable. With
+        `to_read`, nothing is created or removed in the folder, which may be read-only. With `shared`, other users may read as the
+        folder's mode allows.
+        """
         self.root = os.path.abspath(root)
         self._files = files or Files(self.root if shared else "")
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="objects")
-        self._synced: set[str] = set()  # folders whose names, up to the root's own, this process has synced
+        self._synced: set[str] = set()  # folders whose names up to the root this process has synced
         self._is_open = to_read
         if not late and not to_read:
             self._open()
@@ -70,7 +75,7 @@ class LocalStore:
         return await self._run(self._head, check_key(key))
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
-        """A folder is read once, however many pages it fills."""
+        """List objects. Each folder is read once, regardless of the number of pages."""
         walk = self._walk(check_prefix(prefix), after)
         while page := await self._run(_page, walk):
             for info in page:
@@ -89,10 +94,10 @@ class LocalStore:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, self._opened, work, *arguments)
         except OSError as fault:
-            self._synced.clear()  # somebody may have removed a folder
+            self._synced.clear()  # another process may have removed a folder
             raise StoreUnavailable(f"the object folder {self.root}: {fault}", _reason(fault), full=is_full(fault)) from fault
 
-    # What follows runs in the pool.
+    # The methods below run in the pool.
 
     def _opened(self, work: Callable[..., T], *arguments: object) -> T:
         if not self._is_open:
@@ -107,7 +112,7 @@ class LocalStore:
         try:
             self._files.link(temporary, path)
         except FileExistsError:
-            # It may be one's own earlier try whose folder was never synced: what is told to exist must stay.
+            # It may be an own earlier attempt whose folder was never synced. A key reported as existing must be durable.
             self._files.sync_folder(folder)
             raise AlreadyExists(key) from None
         finally:
@@ -164,7 +169,7 @@ class LocalStore:
 
     def _delete(self, keys: Sequence[str]) -> None:
         folders = set()
-        with self._files.locked(os.path.join(self.root, _LOCK)):  # so that no swap puts back what it had compared
+        with self._files.locked(os.path.join(self.root, _LOCK)):  # a swap must not restore what it had compared
             for key in keys:
                 path = self._path(key)
                 try:
@@ -176,7 +181,7 @@ class LocalStore:
             self._files.sync_folder(folder)
 
     def _walk(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
-        """In the order of keys: a folder sorts as its name with the slash."""
+        """Yield objects in key order: a folder sorts as its name with the slash."""
         try:
             with os.scandir(os.path.join(self.root, prefix)) as entries:
                 found = sorted(entry.name + "/" * entry.is_dir() for entry in entries if not entry.name.startswith("."))
@@ -195,13 +200,13 @@ class LocalStore:
                 yield ObjectInfo(key, status.st_size, "", status.st_mtime_ns // 1_000_000)
 
     def _open(self) -> None:
-        """Make the root and drop what writers that died left behind."""
+        """Create the root and delete temporary files of writers that died."""
         try:
             make_folder(Path(self.root).parent)
             self._make_folders(os.path.join(self.root, _TEMPORARY))
             with os.scandir(os.path.join(self.root, _TEMPORARY)) as entries:
                 for entry in entries:
-                    with suppress(FileNotFoundError):  # another process is done with it
+                    with suppress(FileNotFoundError):  # another process removed it
                         if time.time() - entry.stat().st_mtime > _LEFTOVER_SECONDS:
                             self._drop(entry.path)
         except OSError as fault:
@@ -218,7 +223,7 @@ class LocalStore:
             return None
 
     def _make_folders(self, folder: str) -> None:
-        """Every level from the root's parent down exists and is synced: found existing is not enough, its maker may have died."""
+        """Create and sync every level below the root's parent. An existing folder is synced too, because its creator may have died."""
         if folder in self._synced:
             return
         parent = os.path.dirname(folder)
@@ -231,7 +236,7 @@ class LocalStore:
         self._synced.add(folder)
 
     def _write_temporary(self, parts: Sequence[bytes]) -> tuple[str, str]:
-        """A fresh file with the parts, synced; its path and etag."""
+        """Write the parts to a new file and sync it. Return its path and etag."""
         path = os.path.join(self.root, _TEMPORARY, secrets.token_hex(16))
         descriptor = self._files.create(path)
         try:
@@ -252,7 +257,7 @@ class LocalStore:
             view = view[self._files.write(descriptor, view) :]
 
     def _drop(self, temporary: str) -> None:
-        """Remove a temporary name; if it cannot be, a later start will."""
+        """Remove a temporary name. On failure a later start removes it."""
         with suppress(OSError):
             self._files.unlink(temporary)
 

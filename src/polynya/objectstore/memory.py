@@ -1,4 +1,4 @@
-"""A store in the memory of one process, for tests and for a node that need not remember."""
+"""A store in the memory of one process, for tests and for nodes without durable data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from polynya.objectstore.api import AlreadyExists, Conflict, NotFound, ObjectInf
 
 
 class MemoryStore:
-    """An `ObjectStore`. `objects` maps key to (bytes, version, modified ms); the version is the etag."""
+    """An in-memory `ObjectStore`. `objects` maps key to (bytes, version, modified ms); the version is the etag."""
 
     def __init__(self) -> None:
         self.objects: dict[str, tuple[bytes, int, int]] = {}

@@ -1,4 +1,4 @@
-"""The self-test at start: does the store keep the conditions that exclusivity is built on? Several S3 look-alikes ignore them."""
+"""The startup self-test of the store's conditional writes, which exclusivity relies on. Several S3-compatible servers ignore them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from contextlib import suppress
 from polynya.base.errors import ConfigError
 from polynya.objectstore.api import AlreadyExists, Conflict, NotFound, ObjectStore, StoreUnavailable, put_again
 
-PARTING_SECONDS = 2.0  # for what is to be removed when the test is broken off
+PARTING_SECONDS = 2.0  # time limit for the cleanup when the test is cancelled
 _FOLDER = "self-test"
 
 
 async def prove_conditional_writes(store: ObjectStore) -> None:
-    """Try put-if-absent, compare-and-swap and a range on a key of its own and remove it. Raises ConfigError naming what fails,
-    StoreUnavailable when the store cannot be reached."""
+    """Try put-if-absent, compare-and-swap and a range read on a key of its own, then delete it.
+
+    Raises ConfigError naming the failure, or StoreUnavailable if the store cannot be reached.
+    """
     key = f"{_FOLDER}/{secrets.token_hex(16)}"
     try:
         await _prove(store, key)
@@ -29,8 +31,10 @@ async def prove_conditional_writes(store: ObjectStore) -> None:
 
 
 async def time_of(store: ObjectStore, name: str) -> int:
-    """What time it is by the store's own clock, in ms since 1970: that of an object made for it, and removed. `name` is the caller's own; what an
-    earlier call could not remove goes now. Raises StoreUnavailable."""
+    """Return the time of the store's own clock in ms since 1970, from a temporary object.
+
+    `name` belongs to one caller; a leftover of its earlier call is deleted first. Raises StoreUnavailable.
+    """
     key = f"{_FOLDER}/{name}"
     try:
         await store.delete([key])
@@ -46,7 +50,7 @@ async def time_of(store: ObjectStore, name: str) -> int:
 
 
 async def remove_in_passing(store: ObjectStore, key: str) -> None:
-    """For who is cancelled: the process stops, and a store that does not answer does not hold it up."""
+    """Delete a key during cancellation. The process is stopping, so the attempt is bounded in time."""
     with suppress(StoreUnavailable, TimeoutError):
         async with asyncio.timeout(PARTING_SECONDS):
             await store.delete([key])

@@ -1,4 +1,4 @@
-"""The marker of a root (decision F20): whose objects these are, and which start of which node may delete them."""
+"""The marker of a root: the cluster that owns its objects, and the node process that may delete them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _OLDER = (
 
 
 class RootMarker(msgspec.Struct, frozen=True):
-    """The object's content, JSON so that a person can read it."""
+    """The content of the marker object, as readable JSON."""
 
     cluster_id: str
     history: int
-    start_id: str  # of the node start that owns the root now; "" when it has stopped
+    start_id: str  # of the node process that owns the root now; "" after it stopped
     format: int = FORMAT
 
 
 class RootClaim(msgspec.Struct, frozen=True):
-    """A root held. `previous` is the marker found, None in a fresh root."""
+    """A claimed root. `previous` is the earlier marker, or None in a fresh root."""
 
     marker: RootMarker
     etag: str
@@ -36,10 +36,11 @@ class RootClaim(msgspec.Struct, frozen=True):
 
 
 async def claim_root(store: ObjectStore, cluster_id: str, history: int, start_id: str) -> RootClaim:
-    """Make this start the owner. Repeating one's own claim succeeds.
+    """Make this node process the owner of the root. Idempotent.
 
-    Raises ConfigError when the root is another cluster's, or of a later history than this node's data (an old copy of the data
-    folder must not delete what its successor needs); StoreUnavailable."""
+    Raises ConfigError if the root belongs to another cluster, or to a later history than this node's data. A stale copy of the data
+    folder must not delete its successor's objects. Raises StoreUnavailable.
+    """
     marker = RootMarker(cluster_id, history, start_id)
     for _ in range(_TRIES):
         found, etag = await _read(store)
@@ -55,12 +56,12 @@ async def claim_root(store: ObjectStore, cluster_id: str, history: int, start_id
 
 
 async def owns_root(store: ObjectStore, claim: RootClaim) -> bool:
-    """Whether nobody claimed the root since: ask before deleting."""
+    """Report whether the root is still claimed by this process. Check before deleting."""
     return (await _read(store))[0] == claim.marker
 
 
 async def release_root(store: ObjectStore, claim: RootClaim) -> None:
-    """A node that stops says so: nobody owns the root then. Raises StoreUnavailable; it may be left out, as a crash does."""
+    """Clear the owner of the root when a node stops. A crash skips this, which is harmless. Raises StoreUnavailable."""
     found, etag = await _read(store)
     if found == claim.marker:
         with suppress(Conflict):
@@ -68,12 +69,12 @@ async def release_root(store: ObjectStore, claim: RootClaim) -> None:
 
 
 async def read_root(store: ObjectStore, *, any_format: bool = False) -> RootMarker | None:
-    """The root's marker, if it has one. Raises ConfigError when it is no marker, or of another format, and StoreUnavailable."""
+    """Return the root's marker, or None. Raises StoreUnavailable, and ConfigError if it is no marker or of another format."""
     return (await _read(store, any_format=any_format))[0]
 
 
 async def _read(store: ObjectStore, *, any_format: bool = False) -> tuple[RootMarker | None, str | None]:
-    """The marker and the etag it was read under."""
+    """Return the marker with the etag that it was read under."""
     for _ in range(_TRIES):
         try:
             before = await store.head(MARKER_KEY)

@@ -1,7 +1,7 @@
-"""S3 and what speaks like it, through obstore. Conditional writes are never repeated inside: a repeat would see its own success as a no.
+"""S3 and compatible stores through obstore. Conditional writes are never retried inside: a retry would see its own success as a conflict.
 
-obstore must not be used in a process that forks afterwards (a forked child's first call hangs), so it is imported only here and a store
-is opened only where it is used.
+obstore must not be used in a process that forks afterwards, because the forked child's first call hangs. So the server
+imports it only here, and opens a store only where it is used.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from polynya.objectstore.s3_refusals import reason, says_nothing, told
 
 T = TypeVar("T")
 _REQUEST_SECONDS = 30.0
-_CALL_SECONDS = 90.0  # everything, inner repeats of reads included
+_CALL_SECONDS = 90.0  # whole call, including obstore's read retries
 _READ_RETRIES = 3
 
 
 class S3Store:
-    """An `ObjectStore` in a bucket, below `prefix` when given. `config` is obstore's `S3Config`."""
+    """An `ObjectStore` in a bucket, below `prefix` if given. `config` is obstore's `S3Config`."""
 
     def __init__(self, bucket: str, config: dict[str, str], prefix: str = "") -> None:
         self.place = f"s3://{bucket}/{prefix}"
@@ -74,7 +74,7 @@ class S3Store:
             return _info(await self._call(obstore.head_async(self._reads, check_key(key))))
         except StoreUnavailable as fault:
             if fault.__cause__ is not None and says_nothing(fault.__cause__):
-                await self._call(obstore.get_range_async(self._reads, key, start=0, length=1))  # this is refused with a reason
+                await self._call(obstore.get_range_async(self._reads, key, start=0, length=1))  # unlike HEAD, this refusal has a reason
             raise
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
@@ -89,21 +89,24 @@ class S3Store:
         try:
             if paths:
                 await self._call(obstore.delete_async(self._reads, paths))
-        except NotFound:  # some servers say so; the bulk call has then tried them all
+        except NotFound:  # some servers report it after the bulk call has tried all keys
             pass
 
     async def compare_and_swap(self, key: str, data: bytes, expected: str | None) -> str:
         mode: Any = "create" if expected is None else {"e_tag": expected}
         try:
             return _etag(await self._call(obstore.put_async(self._writes, check_key(key), data, mode=mode, use_multipart=False)))
-        except (AlreadyExistsError, PreconditionError, NotFound):  # S3: 412, 409 to racing swaps, 404 when it is gone
+        except (AlreadyExistsError, PreconditionError, NotFound):  # S3: 412; 409 for racing swaps; 404 if the object is gone
             raise Conflict(key) from None
 
     async def close(self) -> None:
-        """obstore closes idle connections by itself."""
+        """Do nothing: obstore closes idle connections itself."""
 
     async def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await with a bound; obstore's faults in our words. The conditional ones pass: their meaning hangs on the call."""
+        """Await with a time limit and translate obstore's errors.
+
+        Conditional errors pass through, because their meaning depends on the call.
+        """
         try:
             async with asyncio.timeout(_CALL_SECONDS):
                 return await work
@@ -141,5 +144,5 @@ def _info(meta: Any) -> ObjectInfo:
 
 
 def _etag(result: Any) -> str:
-    """Without an ETag there is no compare-and-swap; the proof at start has the last word."""
+    """Return the ETag, or "". Compare-and-swap needs one; the startup self-test detects stores without it."""
     return result["e_tag"] or ""

@@ -1,4 +1,4 @@
-"""What an S3 service says when it does not do what it was asked, in a line for people: the code, its message, and what to do about it."""
+"""Turn an S3 service's refusal into one line for operators: the code, its message, and the remedy."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 from datetime import UTC, datetime
 from html import unescape
 
-WORDS_MAX = 300  # of a message; a service may say anything
+WORDS_MAX = 300  # characters of a message; a service may send anything
 _ANSWER = re.compile(r"Error performing ([A-Z]+) (\S+) in .*?status code: (\d{3}[^:\n]*)", re.DOTALL)
 _CLOCK = "the clock of this machine and that of the object store differ: set this one by NTP (chrony, systemd-timesyncd)"
-_METADATA = "169.254.169.254"  # of a cloud's machine: asked where no credentials are set
+_METADATA = "169.254.169.254"  # the metadata service of a cloud VM; used when no credentials are set
 _NO_CREDENTIALS = "no credentials are set (cold.s3_access_key_id and its secret, or AWS_ACCESS_KEY_ID and its), and the machine has no role that gives some"
 _KEY = "is the secret access key that of the access key id, and does nothing between here and the store change requests?"
 _ADVICE = {
@@ -24,7 +24,7 @@ _ADVICE = {
 
 
 def told(fault: BaseException) -> str:
-    """What happened, of one of obstore's faults: in its own words where no service answered, or none that is understood."""
+    """Return the description of an obstore error: its own text if no service answered, or if the answer cannot be parsed."""
     text = str(fault).strip()
     answer = _ANSWER.search(text)
     if _METADATA in text:
@@ -39,7 +39,7 @@ def told(fault: BaseException) -> str:
 
 
 def reason(fault: BaseException) -> str:
-    """The same without places, names, and what the service says in its own words."""
+    """Return the description without addresses, names and the service's own message."""
     text = str(fault)
     answer = _ANSWER.search(text)
     if _METADATA in text:
@@ -52,7 +52,7 @@ def reason(fault: BaseException) -> str:
 
 
 def says_nothing(fault: BaseException) -> bool:
-    """Whether it was refused without a reason: an answer to HEAD has no body."""
+    """Report whether the refusal has no reason: a response to HEAD has no body."""
     answer = _ANSWER.search(str(fault))
     return answer is not None and answer[1] == "HEAD" and answer[3].startswith(("400", "401", "403"))
 
@@ -63,6 +63,6 @@ def _part(body: str, name: str) -> str:
 
 
 def _clocks(body: str) -> str:
-    """Some services say what time it is there."""
+    """Compare both clocks, if the service sends its time."""
     there = _part(body, "ServerTime")
     return f"it is {there} there and {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} here" if there else ""

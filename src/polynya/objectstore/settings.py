@@ -1,4 +1,4 @@
-"""Which store, from plain settings that can be sent to another process and opened there again."""
+"""Select and open a store from plain settings, which can be sent to another process and opened there."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ BACKENDS = ("local", "s3", "memory", "none")
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`root` is a folder for `local` and a key prefix in the bucket for `s3`. Empty S3 fields follow the standard AWS chain:
-    `AWS_…` variables, the profile of the shared files, web identity, container and instance roles."""
+    """Settings of a store.
+
+    `root` is a folder for `local` and a key prefix in the bucket for `s3`. Empty S3 fields follow the standard AWS chain: `AWS_…`
+    variables, the profile of the shared files, web identity, container and instance roles.
+    """
 
     backend: str = "local"
     root: str = ""
-    shared: bool = False  # the folder of `local` has readers of other users
+    shared: bool = False  # other users may read the folder of `local`
     s3_bucket: str = ""
     s3_region: str = ""
     s3_endpoint: str = ""
@@ -31,7 +34,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     s3_session_token: str = ""
 
     def __repr__(self) -> str:
-        """Without secrets: settings end up in logs."""
+        """Omit secrets, because settings end up in logs."""
         return (
             f"StoreSettings(backend={self.backend!r}, root={self.root!r}, s3_bucket={self.s3_bucket!r}, s3_endpoint={self.s3_endpoint!r})"
         )
@@ -40,8 +43,11 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
 def open_store(
     settings: StoreSettings, environment: Mapping[str, str] = os.environ, *, late: bool = False, to_read: bool = False
 ) -> ObjectStore | None:
-    """The store; None for the backend `none`. Raises ConfigError, StoreUnavailable (the folder cannot be made; `late`: it may be later).
-    `to_read`: it is only read, and a folder is left as it is."""
+    """Open the store, or return None for the backend `none`.
+
+    With `late`, a folder that cannot be created yet is no error. With `to_read`, the folder is only read and never changed. Raises
+    ConfigError, StoreUnavailable.
+    """
     if settings.backend == "none":
         return None
     if settings.backend == "memory":
@@ -56,13 +62,13 @@ def open_store(
 
 
 def s3_config(settings: StoreSettings, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """obstore's `S3Config` of the settings: explicit values, else what the shared AWS files say; the rest obstore finds itself."""
+    """Return obstore's `S3Config`: explicit settings, then the shared AWS files. obstore finds the rest itself."""
     if bool(settings.s3_access_key_id) != bool(settings.s3_secret_access_key):
         raise ConfigError("set both the S3 access key id and the S3 secret access key, or neither (then the AWS credential chain is used)")
     endpoints = (environment.get(name, "") for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"))
     config = {
         "region": settings.s3_region,
-        "endpoint": settings.s3_endpoint or next(filter(None, endpoints), ""),  # known here: plain HTTP has to be allowed
+        "endpoint": settings.s3_endpoint or next(filter(None, endpoints), ""),  # needed here, because plain HTTP must be allowed
         "access_key_id": settings.s3_access_key_id,
         "secret_access_key": settings.s3_secret_access_key,
         "session_token": settings.s3_session_token,
@@ -77,7 +83,7 @@ def s3_config(settings: StoreSettings, environment: Mapping[str, str] = os.envir
 
 
 def _open_s3(settings: StoreSettings, environment: Mapping[str, str]) -> ObjectStore:
-    from polynya.objectstore.s3 import S3Store  # obstore is loaded, and its threads started, only where it is used
+    from polynya.objectstore.s3 import S3Store  # load obstore and start its threads only where S3 is used
 
     if not settings.s3_bucket:
         raise ConfigError("the object store 's3' needs a bucket")
@@ -87,7 +93,7 @@ def _open_s3(settings: StoreSettings, environment: Mapping[str, str]) -> ObjectS
 
 
 def _profile(environment: Mapping[str, str]) -> dict[str, str]:
-    """Static keys and region of the profile in `~/.aws/credentials` and `~/.aws/config` (obstore does not read them)."""
+    """Read static keys and region of the profile in `~/.aws/credentials` and `~/.aws/config`, which obstore ignores."""
     name = environment.get("AWS_PROFILE", "default")
     home = os.path.join(environment.get("HOME", os.path.expanduser("~")), ".aws")
     credentials = _section(environment.get("AWS_SHARED_CREDENTIALS_FILE", os.path.join(home, "credentials")), name)

@@ -1,4 +1,4 @@
-"""A store that remembers whether it does what it is asked: since when it has not, and why."""
+"""A store wrapper that records how long calls have failed, and why."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ T = TypeVar("T")
 
 
 class Record:
-    """Of one kind of calls. `failures`: in a row, and the first of them began at `since`; `reason`: of the last one.
-    `on_recovery` is called when one works after others failed."""
+    """The record of one kind of calls.
+
+    `failures` counts consecutive failures, and `since` is when the first of them began. `reason` is that of the last failure.
+    `on_recovery` is called when a call succeeds after failures.
+    """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.failures = 0
@@ -22,26 +25,29 @@ class Record:
         self.on_recovery: Callable[[], None] = lambda: None
         self._full = False
         self._full_at = float("-inf")
-        self.worked_at = float("-inf")  # when one that did ended
-        self.ended_at = float("-inf")  # when any did
+        self.worked_at = float("-inf")  # end of the last successful call
+        self.ended_at = float("-inf")  # end of the last call
         self._now = now
         self._under_way = 0
 
     @property
     def full(self) -> bool:
-        """Whether the store has no room: the last one failed by that, or one did just now, and something small still found some."""
+        """True if the store has no space.
+
+        The last call failed for that reason, or one did in the last FULL_SECONDS while small writes still succeeded.
+        """
         return (self.failures > 0 and self._full) or self._now() - self._full_at < FULL_SECONDS
 
     def idle(self) -> float:
-        """Seconds since the last one; 0 while one is under way."""
+        """Return the seconds since the last call ended; 0 while one is in flight."""
         return 0.0 if self._under_way else self._now() - self.ended_at
 
     def failing(self) -> float:
-        """Seconds since the first that failed after the last that worked."""
+        """Return the seconds since the first failure after the last success; 0 if the last call succeeded."""
         return self._now() - self.since if self.failures else 0.0
 
     async def of(self, work: Awaitable[T]) -> T:
-        """Await it. A no of the store is an answer as good as any."""
+        """Await a call and record its result. A refusal by the store counts as success."""
         began = self._now()
         self._under_way += 1
         try:
@@ -74,7 +80,7 @@ class Record:
 
 
 class WatchedStore:
-    """An `ObjectStore` before another. `now`: seconds of a clock that never goes back."""
+    """An `ObjectStore` wrapper. `now` returns the seconds of a monotonic clock."""
 
     def __init__(self, store: ObjectStore, now: Callable[[], float]) -> None:
         self._store = store
