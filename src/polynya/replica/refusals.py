@@ -15,6 +15,7 @@ _SHOWN = 6
 
 
 def unknown(now: ClusterMap, node: int) -> str:
+    """Refuse a node that does not exist or was removed."""
     record = now.nodes.get(node)
     if record is None:
         return f"there is no node {node}; the nodes are {_listed(now.members)}"
@@ -35,6 +36,7 @@ def promoting(now: ClusterMap, observed: ClusterObservation, node: int) -> str:
 
 
 def cordoning(now: ClusterMap, node: int) -> str:
+    """Check cordoning a node."""
     return unknown(now, node) or _on_its_way(now, node, NodeState.CORDONED)
 
 

@@ -120,6 +120,7 @@ class ClusterMap(msgspec.Struct, array_like=True, frozen=True, dict=True):
 
 
 def voters_wanted(most: int, nodes: int) -> int:
+    """Return the number of voters for at most `most` replicas on `nodes` nodes; even counts above two are reduced by one."""
     found = min(most, nodes)
     return found - 1 if found > 2 and found % 2 == 0 else found
 
@@ -282,6 +283,7 @@ def apply_placed(machine: Machine, command: GroupPlaced, place: int) -> Reply:
 
 
 def apply_balancing(machine: Machine, command: SetBalancing, place: int) -> Reply:
+    """Turn balancing on or off and set the wanted replicas. OK, or NOT_YET without a map."""
     now = machine.map
     if now is None:
         return _no_map()
