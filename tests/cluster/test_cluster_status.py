@@ -292,12 +292,12 @@ def test_two_replicas_in_one_zone_are_a_problem_only_where_another_node_could_ha
     ]
     nodes[4]["there"] = False
     assert not any("zone" in problem for problem in problems(now, nodes, groups))
-    assert list(zones.notes(now)) == ["zone a has most replicas of 2 of 2 groups: they stand still when it is lost"]
+    assert list(zones.notes(now)) == ["zone a has most replicas of 2 of 2 groups: they have no majority if the zone fails"]
 
 
 def test_a_zone_that_is_missing_is_a_note():
     now = in_zones("a", "", "b", "", voters=(1, 2, 3))
-    assert list(zones.notes(now)) == ["nodes 2, 4: no zone in the settings; zones are kept apart by themselves once every node has one"]
+    assert list(zones.notes(now)) == ["nodes 2, 4: no zone in the settings; replicas are spread over zones once every node has one"]
     assert list(zones.notes(in_zones("", "", "", voters=(1, 2, 3)))) == []
 
 
@@ -313,14 +313,14 @@ def test_what_a_node_without_its_data_waits_for_is_a_problem():
         "nobody may lose another disk now"
     )
     assert "group 0" not in found[0]
-    heard = "nothing on its disk of group 1, and takes part once it has heard node 3: start it, one whose disk is gone for good on an empty one; "
+    heard = "no data of group 1 on its disk, and rejoins after a reply from node 3: start it; a node whose disk is permanently lost starts on an empty one; "
     assert heard + "it has lost its disk, and waits for a leader of group 2" in found[0]
 
 
 def test_a_node_without_its_data_says_whom_it_cannot_find():
     said = waits({1: [2, 4], 2: [5]}, known=[2, 3])
-    assert "once it has heard nodes 2, 4, 5" in said
-    assert "does not know where nodes 4, 5 may be found: name in [[cluster.nodes]] the nodes that the cluster has now" in said
+    assert "after a reply from nodes 2, 4, 5" in said
+    assert "has no address of nodes 4, 5: list in [[cluster.nodes]] the current nodes of the cluster" in said
     assert "found" not in waits({1: [2]}, known=[2, 3]) and "found" not in waits({1: [2]})
 
 

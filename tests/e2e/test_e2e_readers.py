@@ -48,7 +48,7 @@ def test_a_read_replica_answers_and_nobody_counts_on_it(tmp_path: Path) -> None:
         health = run("cluster", "health", server=one)
         assert (health.code, health.out) == (0, "healthy\n") and "note: read replica 4 does not answer" in health.err
         refused = run("cluster", "replace-disk", f"{READER}", server=one)
-        assert refused.code == 1 and "node 4 is a read replica: start it on its new disk" in refused.err
+        assert refused.code == 1 and "node 4 is a read replica: start it on an empty disk" in refused.err
 
         cluster.wipe(READER)
         cluster.start(READER)

@@ -111,7 +111,7 @@ async def test_a_level_outlives_restarts_and_the_release_before_refuses_it(world
     assert levels_of(node) == {2}
     node.kill()
     levels.LEVEL = 1
-    with pytest.raises(ConfigError, match=r"works at level 2, this release knows levels up to 1: start this node with the release"):
+    with pytest.raises(ConfigError, match=r"works at level 2; this release supports levels up to 1: start this node with the release"):
         open_storage(Path("/core-0"), core=0, cores=1, groups=2, files=node.disk, segment_bytes=world.segment_bytes)
     levels.LEVEL = 2
     node.start()

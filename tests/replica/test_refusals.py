@@ -61,9 +61,9 @@ def test_three_nodes_with_three_replicas_cannot_lose_one() -> None:
 def test_the_node_that_would_take_over_has_to_be_there() -> None:
     town = Town(3).apply(NodeAdd(node(4)))
     town.down.add(4)
-    assert refusals.emptying(town.map, town.seen, 1) == "group 0 has nowhere to go from node 1: node 4 does not answer"
+    assert refusals.emptying(town.map, town.seen, 1) == "group 0 cannot move off node 1: node 4 does not answer"
     town = Town(3).apply(NodeAdd(node(4)), NodeSet(4, NodeState.CORDONED))
-    assert "nowhere to go from node 1: node 4 is cordoned" in refusals.emptying(town.map, town.seen, 1)
+    assert "cannot move off node 1: node 4 is cordoned" in refusals.emptying(town.map, town.seen, 1)
 
 
 def test_a_removal_that_would_break_a_quorum_is_refused_and_that_of_a_lost_node_is_not() -> None:
@@ -88,14 +88,14 @@ def test_nobody_knows_a_node_that_is_not_there(ask) -> None:
 
 def test_a_drain_needs_somebody_else_to_lead() -> None:
     lone = Town(1)
-    assert "nobody else could lead groups 0, 1, 2, 3, 4, 5 …" in refusals.draining(lone.map, lone.seen, 1)
+    assert "no other node could lead groups 0, 1, 2, 3, 4, 5 …" in refusals.draining(lone.map, lone.seen, 1)
     town = Town(3)
     assert refusals.draining(town.map, town.seen, 1) == ""
     town.down.add(2)
     assert refusals.draining(town.map, town.seen, 1) == "", "node 3 can lead, with 1 for a majority"
     town.apply(NodeSet(3, NodeState.DRAINING))
-    assert "nobody else could lead" in refusals.draining(town.map, town.seen, 1)
-    assert "is draining already" in refusals.cordoning(town.map, 3)
+    assert "no other node could lead" in refusals.draining(town.map, town.seen, 1)
+    assert "is already draining" in refusals.cordoning(town.map, 3)
 
 
 def test_a_move_is_from_a_node_that_has_it_to_one_that_may() -> None:
@@ -113,11 +113,11 @@ def test_a_move_is_from_a_node_that_has_it_to_one_that_may() -> None:
     assert "has no leader now" in refusals.moving(town.map, town.seen, 1, inside, outside[0])
     town.down = set()
     town.apply(NodeSet(outside[0], NodeState.CORDONED))
-    assert "is cordoned, and gets nothing new" in refusals.moving(town.map, town.seen, 1, inside, outside[0])
+    assert "is cordoned, and gets no new replicas" in refusals.moving(town.map, town.seen, 1, inside, outside[0])
     goal = tuple(sorted({*placement.voters, outside[1]} - {inside}))
     town.apply(PlaceGroup(1, goal, goal[0]))
     assert refusals.moving(town.map, town.seen, 1, inside, outside[1]) == "", "it is just that"
-    assert "is on its way" in refusals.moving(town.map, town.seen, 1, placement.voters[1], outside[0])
+    assert "is moving from nodes" in refusals.moving(town.map, town.seen, 1, placement.voters[1], outside[0])
 
 
 def test_a_move_that_would_be_taken_back_for_the_sake_of_zones_is_refused() -> None:
@@ -127,7 +127,7 @@ def test_a_move_that_would_be_taken_back_for_the_sake_of_zones_is_refused() -> N
         town.apply(NodeAnnounce(number, record.peer, record.http, zone, 1))
     town.apply(PlaceGroup(1, (1, 2, 3), 1), GroupPlaced(1, (1, 2, 3), town.map.epoch + 1))
     assert refusals.moving(town.map, town.seen, 1, 2, 4) == (
-        "zones are kept apart: of group 1 zone a would have nodes 1, 4, while zone b has less; move it elsewhere"
+        "replicas are spread over zones: in group 1 zone a would hold nodes 1, 4, while zone b holds fewer; choose another target"
     )
     assert refusals.moving(town.map, town.seen, 1, 1, 4) == "", "within its zone"
     town.apply(NodeSet(2, NodeState.CORDONED))
@@ -151,13 +151,13 @@ def test_a_disk_is_replaced_while_the_others_are_enough() -> None:
     town = Town(3)
     town.down.add(2)
     assert refusals.replacing(town.map, town.seen, 2, 4) == ""
-    assert "the number 3 is taken" in refusals.replacing(town.map, town.seen, 2, 3)
+    assert "node id 3 is taken" in refusals.replacing(town.map, town.seen, 2, 3)
     begun = Town(3).apply(NodeAdd(msgspec.structs.replace(node(4), replaces=2)))
-    assert "node 4 is to take over from node 2 already" in refusals.replacing(begun.map, begun.seen, 2, 0)
+    assert "node 4 already replaces node 2" in refusals.replacing(begun.map, begun.seen, 2, 0)
     assert refusals.replacing(begun.map, begun.seen, 2, 4) == "", "the same once more"
     town.down.add(3)
     assert "would have no majority without node 2" in refusals.replacing(town.map, town.seen, 2, 4)
-    assert "a new number" in refusals.replacing(town.map, town.seen, 2, 1)
+    assert "needs a new id" in refusals.replacing(town.map, town.seen, 2, 1)
     lone = Town(1)
     assert "is the last voter" in refusals.replacing(lone.map, lone.seen, 1, 2)
 
@@ -166,32 +166,30 @@ def test_a_node_that_is_there_is_replaced_by_another_elsewhere_alone() -> None:
     """At its own address it could not start, and the one that is there would lead nothing any more, and have to go."""
     town = Town(3)
     for peer in ("", "n2:1"):
-        assert "node 2 is there, and no other node can be at its address: stop it first" in refusals.replacing(
-            town.map, town.seen, 2, 0, peer
-        )
+        assert "node 2 is up, and no other node can use its address: stop it first" in refusals.replacing(town.map, town.seen, 2, 0, peer)
     assert refusals.replacing(town.map, town.seen, 2, 0, "n9:1") == ""
     town.down.add(2)
     assert refusals.replacing(town.map, town.seen, 2, 0, "n2:1") == ""
     town.down.clear()
     town.apply(NodeAdd(NodeRecord(4, "n2:1", "http://n2", replaces=2)))
     assert refusals.replacing(town.map, town.seen, 2, 4) == "", "asked again, it prints the settings of the heir again"
-    assert refusals.draining(town.map, town.seen, 2) == "node 2 is leaving already, and stays so: another takes over from it"
+    assert refusals.draining(town.map, town.seen, 2) == "node 2 is already leaving, permanently: another node replaces it"
 
 
 def test_replicas_are_one_three_or_five_and_no_more_than_nodes() -> None:
     town = Town(4)
     assert refusals.balancing(town.map, 0) == refusals.balancing(town.map, 1) == refusals.balancing(town.map, 3) == ""
-    assert refusals.balancing(town.map, 2) == "2 replicas: 1, 3 or 5 can be had"
+    assert refusals.balancing(town.map, 2) == "2 replicas are not supported; choose 1, 3 or 5"
     assert refusals.balancing(town.map, 5) == "5 replicas need 5 nodes; there are 4"
 
 
 def test_a_read_replica_gets_no_vote_by_a_detour_and_nobody_counts_on_it() -> None:
     town = Town(3).apply(ReaderAdd(node(4)))
     now, seen = town.map, town.seen
-    assert "node 4 is a read replica: it has the group, and no vote; 'polynya cluster promote 4'" in refusals.moving(now, seen, 1, 1, 4)
-    assert "node 4 is a read replica: what it has counts for nothing" in refusals.moving(now, seen, 1, 4, 1)
-    assert refusals.transferring(now, seen, 1, 4) == "node 4 is a read replica: it leads nothing"
-    assert "node 4 is a read replica: start it on its new disk" in refusals.replacing(now, seen, 4, 5)
+    assert "node 4 is a read replica: it has the group without a vote; 'polynya cluster promote 4'" in refusals.moving(now, seen, 1, 1, 4)
+    assert "node 4 is a read replica: its copies do not vote" in refusals.moving(now, seen, 1, 4, 1)
+    assert refusals.transferring(now, seen, 1, 4) == "node 4 is a read replica: it cannot lead a group"
+    assert "node 4 is a read replica: start it on an empty disk" in refusals.replacing(now, seen, 4, 5)
     assert "need 3 nodes, and without node 1 there are 2" in refusals.emptying(now, seen, 1), "it takes over nothing"
     assert refusals.balancing(now, 5) == "5 replicas need 5 nodes; there are 3"
     assert refusals.cordoning(now, 4) == refusals.draining(now, seen, 4) == refusals.emptying(now, seen, 4) == ""
@@ -204,7 +202,7 @@ def test_a_read_replica_is_promoted_when_it_is_there_and_stays() -> None:
     town.down.add(4)
     assert refusals.promoting(town.map, town.seen, 4) == "node 4 does not answer"
     town.apply(NodeSet(4, NodeState.LEAVING))
-    assert "node 4 is leaving already; 'polynya cluster uncordon 4' first" in refusals.promoting(town.map, town.seen, 4)
+    assert "node 4 is already leaving; run 'polynya cluster uncordon 4' first" in refusals.promoting(town.map, town.seen, 4)
 
 
 class Office(ClusterOperations):

@@ -128,7 +128,7 @@ def test_a_leader_that_logs_nonsense_ends_no_follower_and_nothing_of_it_is_store
 async def test_nonsense_is_not_proposed(world: World, leader: Node) -> None:
     group, term = world.group_of(A), leader.core.term(world.group_of(A))
     for _, command in NONSENSE:
-        with pytest.raises(InvalidMessage, match="is not proposed"):
+        with pytest.raises(InvalidMessage, match="refused to propose"):
             leader.core.propose(group, command, lambda answer: None)
     await leader.append(A, b"1;")
     assert leader.core.term(group) == term and await leader.read(A) == b"1;"

@@ -97,10 +97,10 @@ def test_a_node_is_added_and_has_only_the_map() -> None:
 
 def test_what_cannot_be_added_is_refused_with_the_reason() -> None:
     meta = Meta(3)
-    assert "at 10.0.0.3:4439 already" in meta.refusal(NodeAdd(msgspec.structs.replace(node(3), id=4)))
+    assert "already uses 10.0.0.3:4439" in meta.refusal(NodeAdd(msgspec.structs.replace(node(3), id=4)))
     assert "at another address" in meta.refusal(NodeAdd(msgspec.structs.replace(node(9), id=3)))
-    assert "from 1 to 250" in meta.refusal(NodeAdd(msgspec.structs.replace(node(9), id=251)))
-    assert "no node 8" in meta.refusal(NodeAdd(msgspec.structs.replace(node(9), replaces=8)))
+    assert "ids are 1 to 250" in meta.refusal(NodeAdd(msgspec.structs.replace(node(9), id=251)))
+    assert "node 8, which is to be replaced, is not a member" in meta.refusal(NodeAdd(msgspec.structs.replace(node(9), replaces=8)))
 
 
 def test_an_heir_may_stand_where_the_old_node_stood() -> None:
@@ -126,7 +126,7 @@ def test_a_move_is_carried_out_in_two_steps_and_a_node_that_is_empty_may_go_for_
     meta.apply(GroupPlaced(0, (2, 3, 4), meta.map.groups[0].epoch))
     assert meta.apply(NodeSet(1, NodeState.REMOVED)).code == Code.OK
     assert meta.map.members == (2, 3, 4) and 1 not in meta.map.replicas_of(0)
-    assert "a number is given once" in meta.refusal(NodeAdd(node(1)))
+    assert "node ids are never reused" in meta.refusal(NodeAdd(node(1)))
     assert meta.apply(NodeSet(1, NodeState.ACTIVE)).code == Code.NOT_FOUND
 
 
@@ -134,7 +134,7 @@ def test_a_placement_is_refused_that_could_not_be() -> None:
     meta = Meta(3)
     assert "no node 9" in meta.refusal(PlaceGroup(1, (1, 2, 9), 1))
     assert "cannot lead" in meta.refusal(PlaceGroup(1, (1, 2), 3))
-    assert "needs a voter" in meta.refusal(PlaceGroup(1, (), 3))
+    assert "needs at least one voter" in meta.refusal(PlaceGroup(1, (), 3))
     assert meta.apply(PlaceGroup(9, (1, 2, 3), 1)).code == Code.NOT_FOUND
     assert meta.apply(PlaceGroup(1, (1, 2, 3), 1)).code == Code.OK
     assert meta.apply(PlaceGroup(1, (1, 2, 3), 2, epoch=1)).code == Code.NOT_YET  # planned on what is not any more
@@ -177,9 +177,9 @@ def test_a_read_replica_follows_every_group_and_is_counted_for_none() -> None:
     assert all(cluster.placed_on(group) == (1, 2, 3) and cluster.wanted(group) == 3 for group in range(7))
     assert Machine.restore(meta.machine.snapshot(), lambda place, uid: b"").map == cluster
     assert meta.refusal(PlaceGroup(1, (1, 2, 4), 1)) == "node 4 is a read replica, and votes in no group"
-    assert meta.refusal(NodeAdd(node(4))) == "node 4 is there already, as a read replica"
-    assert meta.refusal(ReaderAdd(node(3))) == "node 3 is there already, as a node that votes"
-    assert "start it on its new disk" in meta.refusal(NodeAdd(msgspec.structs.replace(node(5), replaces=4)))
+    assert meta.refusal(NodeAdd(node(4))) == "node 4 is already a member, as a read replica"
+    assert meta.refusal(ReaderAdd(node(3))) == "node 3 is already a member, as a voting node"
+    assert "start it on an empty disk" in meta.refusal(NodeAdd(msgspec.structs.replace(node(5), replaces=4)))
     meta.apply(NodeAnnounce(4, "10.9.9.4:4439", "http://10.9.9.4:4437", "far", 2))
     assert meta.map.nodes[4].reader and meta.map.nodes[4].peer == "10.9.9.4:4439"
 

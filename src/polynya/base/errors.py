@@ -13,7 +13,9 @@ class NotLeader(Unavailable):
     """Another node is the group's leader: `node`, or 0 if unknown."""
 
     def __init__(self, node: int) -> None:
-        super().__init__(f"node {node} leads this group; ask there" if node else "this group is electing a leader; retry")
+        super().__init__(
+            f"node {node} is the leader of this group; send the request there" if node else "this group is electing a leader; retry"
+        )
         self.node = node
 
 

@@ -23,5 +23,5 @@ def check_level(level: int, group: int) -> None:
     """Raise ConfigError when a group's level is above that of this release."""
     if level > LEVEL:
         raise ConfigError(
-            f"group {group} works at level {level}, this release knows levels up to {LEVEL}: start this node with the release that the other nodes have"
+            f"group {group} works at level {level}; this release supports levels up to {LEVEL}: start this node with the release of the other nodes"
         )

@@ -7,7 +7,7 @@ from polynya.base.limits import PATH_BYTES_MAX
 DEFAULT_BUCKET = "default"
 RESERVED_FIRST = frozenset(["v1", "livez", "readyz", "health", "metrics", "iceberg", "console", "schemas", "debug", "favicon.ico"])
 RESERVED_LATER = frozenset(["snapshot", "bootstrap", "attrs", "retention", "incarnation", "chunk", "parts", "append-batch"])
-BUCKET_RULE = "a bucket's name is 1 to 64 of a-z, 0-9, _ and -, does not begin with _, and is no reserved word"
+BUCKET_RULE = "a bucket's name is 1 to 64 of a-z, 0-9, _ and -, does not begin with _, and is not a reserved word"
 _BUCKET_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-")
 
 
@@ -40,7 +40,7 @@ def canonical_name(path: str) -> str:
         if segment in ("", ".", ".."):
             raise BadName("a stream path has no empty, '.' or '..' segments")
     if "\0" in path:
-        raise BadName("a stream path has no NUL")
+        raise BadName("a stream path cannot contain NUL")
     if len(segments) > 1 and segments[0] == DEFAULT_BUCKET and not (len(segments) > 2 and is_bucket(segments[1])):
         del segments[0]  # explicit default bucket: check the name in its short spelling
     first = segments[0]

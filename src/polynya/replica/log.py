@@ -24,7 +24,7 @@ def encode_proposal(command: Command) -> bytes:
     """Encode a command for a proposal. Raises InvalidMessage for one that no member could apply."""
     fault = fault_of(command)
     if fault:
-        raise InvalidMessage(f"a command that makes no sense is not proposed: {fault}")
+        raise InvalidMessage(f"refused to propose an invalid command: {fault}")
     return encode_command(command)
 
 

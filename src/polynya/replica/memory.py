@@ -17,18 +17,18 @@ def waits(forgotten: Mapping[int, Iterable[int]], known: Iterable[int] | None = 
     if needing:
         who = "node" if len(unheard) == 1 else "nodes"
         said.append(
-            f"has nothing on its disk of {_groups(needing)}, and takes part once it has heard {who} {', '.join(map(str, unheard))}: "
-            f"start {'it' if len(unheard) == 1 else 'them'}, one whose disk is gone for good on an empty one"
+            f"has no data of {_groups(needing)} on its disk, and rejoins after a reply from {who} {', '.join(map(str, unheard))}: "
+            f"start {'it' if len(unheard) == 1 else 'them'}; a node whose disk is permanently lost starts on an empty one"
         )
         strangers = [] if known is None else sorted(set(unheard) - set(known))
         if strangers:
             said.append(
-                f"does not know where {'node' if len(strangers) == 1 else 'nodes'} {', '.join(map(str, strangers))} may be found: name in "
-                "[[cluster.nodes]] the nodes that the cluster has now, and start this node again"
+                f"has no address of {'node' if len(strangers) == 1 else 'nodes'} {', '.join(map(str, strangers))}: list in "
+                "[[cluster.nodes]] the current nodes of the cluster, and restart this node"
             )
     if lost:
         said.append(
-            f"has lost its disk, and waits for a leader of {_groups(lost)}; if none comes, too many others have lost theirs, too: start a node that "
+            f"has lost its disk, and waits for a leader of {_groups(lost)}; if none is elected, too many other nodes have lost their disks: start a node that "
             "still has its disk, and see 'What a majority has lost' in docs/cluster.md"
         )
     return "; it ".join(said)

@@ -15,6 +15,7 @@ _SHOWN = 6
 
 
 def unknown(now: ClusterMap, node: int) -> str:
+    """Refuse a node that does not exist or was removed."""
     record = now.nodes.get(node)
     if record is None:
         return f"there is no node {node}; the nodes are {_listed(now.members)}"
@@ -35,6 +36,7 @@ def promoting(now: ClusterMap, observed: ClusterObservation, node: int) -> str:
 
 
 def cordoning(now: ClusterMap, node: int) -> str:
+    """Check cordoning a node."""
     return unknown(now, node) or _on_its_way(now, node, NodeState.CORDONED)
 
 
@@ -50,7 +52,7 @@ def draining(now: ClusterMap, observed: ClusterObservation, node: int) -> str:
         others = [each for each in placement.voters if each != node and each in observed.up and now.nodes[each].state < NodeState.DRAINING]
         if not others or not _majority(placement.voters, observed.up):
             alone.append(group)
-    return f"nobody else could lead {_groups(alone)}: no other node that has it is up and not drained itself" if alone else ""
+    return f"no other node could lead {_groups(alone)}: too few of the other replicas are up and not draining" if alone else ""
 
 
 def emptying(now: ClusterMap, observed: ClusterObservation, node: int) -> str:
@@ -64,7 +66,7 @@ def emptying(now: ClusterMap, observed: ClusterObservation, node: int) -> str:
     needed = min(now.replicas, len(able) + (now.nodes[node].state in _HOLDING))
     if len(able) < needed:
         return (
-            f"{needed} replicas of each group need {needed} nodes, and without node {node} there are {len(able)}; add a node first, or have "
+            f"{needed} replicas of each group need {needed} nodes, and without node {node} there are {len(able)}; add a node first, or configure "
             f"fewer replicas: polynya cluster rebalance --replicas {max(each for each in REPLICAS if each <= max(len(able), 1))}"
         )
     held = [group for group, placement in now.groups.items() if node in placement.goal]
@@ -76,23 +78,23 @@ def moving(now: ClusterMap, observed: ClusterObservation, group: int, source: in
     if group not in now.groups:
         return f"there is no group {group}; the groups are 0 to {max(now.groups, default=0)}"
     found = unknown(now, source) or unknown(now, target)
-    found = found or _silent(now, source, "what it has counts for nothing, and stays there; 'polynya cluster remove' takes it out")
-    found = found or _silent(
-        now, target, f"it has the group, and no vote; 'polynya cluster promote {target}' makes it a node like the others"
-    )
+    found = found or _silent(now, source, "its copies do not vote and cannot be moved; 'polynya cluster remove' removes the node")
+    found = found or _silent(now, target, f"it has the group without a vote; 'polynya cluster promote {target}' makes it a voting node")
     if found:
         return found
     placement = now.groups[group]
     if placement.goal == tuple(sorted({*placement.voters, target} - {source})):
         return ""  # in progress, or done
     if not is_at_rest(placement):
-        return f"group {group} is on its way from {_listed(placement.voters)} to {_listed(placement.goal)}; wait until it is there"
+        return (
+            f"group {group} is moving from nodes {_listed(placement.voters)} to {_listed(placement.goal)}; wait until the move is complete"
+        )
     if source not in placement.voters:
-        return f"node {source} has no replica of group {group}; nodes {_listed(placement.voters)} have"
+        return f"node {source} has no replica of group {group}; nodes {_listed(placement.voters)} have one"
     if target in placement.voters:
         return f"node {target} has a replica of group {group} already"
     if now.nodes[target].state != NodeState.ACTIVE:
-        return f"node {target} is {NodeState.NAMES[now.nodes[target].state]}, and gets nothing new"
+        return f"node {target} is {NodeState.NAMES[now.nodes[target].state]}, and gets no new replicas"
     if target not in observed.up:
         return f"node {target} does not answer"
     goal = {*placement.voters, target} - {source}
@@ -103,40 +105,40 @@ def transferring(now: ClusterMap, observed: ClusterObservation, group: int, targ
     """Check the transfer of a group's leadership."""
     if group not in now.groups:
         return f"there is no group {group}; the groups are 0 to {max(now.groups, default=0)}"
-    found = unknown(now, target) or _silent(now, target, "it leads nothing")
+    found = unknown(now, target) or _silent(now, target, "it cannot lead a group")
     if found:
         return found
     placement = now.groups[group]
     if target not in placement.goal or target not in placement.voters:
-        return f"node {target} has no vote in group {group}; nodes {_listed(placement.voters)} have"
+        return f"node {target} has no vote in group {group}; nodes {_listed(placement.voters)} have one"
     if now.nodes[target].state >= NodeState.DRAINING:
-        return f"node {target} is {NodeState.NAMES[now.nodes[target].state]}, and leads nothing"
+        return f"node {target} is {NodeState.NAMES[now.nodes[target].state]}, and cannot lead a group"
     if target not in observed.up:
         return f"node {target} does not answer"
     if group not in observed.groups:
-        return f"group {group} has no leader now that could hand over"
+        return f"group {group} has no leader at the moment to hand over; retry"
     return "" if target in observed.groups[group].caught_up else f"node {target} is behind in group {group}; wait until it has caught up"
 
 
 def replacing(now: ClusterMap, observed: ClusterObservation, node: int, heir: int, peer: str = "") -> str:
     """Check replacing a node whose disk is lost: the other replicas must suffice. `peer`: the new node's address; empty: the old one's."""
-    found = unknown(now, node) or _silent(now, node, "start it on its new disk, under its number, and it gets all of it again by itself")
+    found = unknown(now, node) or _silent(now, node, "start it on an empty disk under its id, and it copies every group again")
     if found:
         return found
     if heir in now.nodes and now.nodes[heir].replaces != node:
-        return f"the number {heir} is taken; a node with a new disk gets a new number, such as {max(now.nodes) + 1}"
+        return f"node id {heir} is taken; a replacement node needs a new id, such as {max(now.nodes) + 1}"
     heirs = [each.id for each in now.nodes.values() if each.replaces == node and each.id != heir and each.state != NodeState.REMOVED]
     if heirs:
         again = f"'polynya cluster replace-disk {node} --id {heirs[0]}' prints its settings again"
-        return f"node {heirs[0]} is to take over from node {node} already: start that one, on an empty disk; {again}"
+        return f"node {heirs[0]} already replaces node {node}: start the replacement on an empty disk; {again}"
     held = [group for group, placement in now.groups.items() if node in placement.goal]
     lone = [group for group in held if now.groups[group].voters == (node,)]
     if lone:
-        return f"node {node} is the last voter of {_groups(lone)}: nobody else has the data"
+        return f"node {node} is the last voter of {_groups(lone)}: no other node has the data"
     if node in observed.up and heir not in now.nodes and peer in ("", now.nodes[node].peer):
         return (
-            f"node {node} is there, and no other node can be at its address: stop it first, if its disk is to be replaced, or give --peer and "
-            "--http of another place. This cannot be taken back"
+            f"node {node} is up, and no other node can use its address: stop it first to replace its disk, or give another --peer and "
+            "--http. A replacement cannot be undone"
         )
     without = [group for group in held if not _majority(now.groups[group].voters, set(observed.up) - {node})]
     return f"{_groups(without)} would have no majority without node {node}: start its other nodes first" if without else ""
@@ -146,7 +148,7 @@ def balancing(now: ClusterMap, replicas: int) -> str:
     """Check rebalancing. `replicas` 0: unchanged."""
     able = [number for number in now.voting if now.nodes[number].state in _HOLDING]
     if replicas and replicas not in REPLICAS:
-        return f"{replicas} replicas: 1, 3 or 5 can be had"
+        return f"{replicas} replicas are not supported; choose 1, 3 or 5"
     if replicas > len(able):
         return f"{replicas} replicas need {replicas} nodes; there are {len(able)}"
     return ""
@@ -161,16 +163,19 @@ def _crowding(now: ClusterMap, group: int, goal: set[int]) -> str:
     if not targets:
         return ""
     zone, free = now.nodes[mates[0]].zone, sorted({now.nodes[node].zone for node in targets})
-    return f"zones are kept apart: of group {group} zone {zone} would have nodes {_listed(mates)}, while zone {free[0]} has less; move it elsewhere"
+    return (
+        f"replicas are spread over zones: in group {group} zone {zone} would hold nodes {_listed(mates)}, while zone {free[0]} holds fewer; "
+        "choose another target"
+    )
 
 
 def _on_its_way(now: ClusterMap, node: int, state: int) -> str:
     """Return why the node cannot go back to a lower state."""
     is_so = now.nodes[node].state
     if is_so > state and not now.nodes[node].peer:  # its replacement has its address
-        return f"node {node} is {NodeState.NAMES[is_so]} already, and stays so: another takes over from it"
+        return f"node {node} is already {NodeState.NAMES[is_so]}, permanently: another node replaces it"
     if is_so > state:
-        return f"node {node} is {NodeState.NAMES[is_so]} already; 'polynya cluster uncordon {node}' first"
+        return f"node {node} is already {NodeState.NAMES[is_so]}; run 'polynya cluster uncordon {node}' first"
     return ""
 
 
@@ -187,7 +192,7 @@ def _without(now: ClusterMap, observed: ClusterObservation, node: int, held: lis
             after |= {there[0]}
         elif len(after) < voters_wanted(META_VOTERS_MAX if group == META_GROUP else now.replicas, able):
             why = ", ".join(f"{number} {_why(now, observed, number)}" for number in now.voting if number not in placement.goal)
-            return f"group {group} has nowhere to go from node {node}" + (f": node {why}" if why else "; add a node first")
+            return f"group {group} cannot move off node {node}" + (f": node {why}" if why else "; add a node first")
         found = _quorum(placement.voters, after, observed, group)
         if found:
             return found
@@ -196,12 +201,18 @@ def _without(now: ClusterMap, observed: ClusterObservation, node: int, held: lis
 
 def _why(now: ClusterMap, observed: ClusterObservation, node: int) -> str:
     state = now.nodes[node].state
-    return f"is {NodeState.NAMES[state]}" if state != NodeState.ACTIVE else "does not answer" if node not in observed.up else "has no room"
+    return (
+        f"is {NodeState.NAMES[state]}"
+        if state != NodeState.ACTIVE
+        else "does not answer"
+        if node not in observed.up
+        else "accepts no replica"
+    )
 
 
 def _leaderless(observed: ClusterObservation, groups: Iterable[int]) -> str:
     without = [group for group in groups if group not in observed.groups]
-    return f"{_groups(without)} {'has' if len(without) == 1 else 'have'} no leader now; look at 'polynya cluster health'" if without else ""
+    return f"{_groups(without)} {'has' if len(without) == 1 else 'have'} no leader now; see 'polynya cluster health'" if without else ""
 
 
 def _quorum(before: Iterable[int], after: Iterable[int], observed: ClusterObservation, group: int) -> str:

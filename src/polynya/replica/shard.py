@@ -90,7 +90,7 @@ class Shard:
         newer release."""
         group = self.groups[number]
         if index != group.applied_index + 1:
-            raise CorruptData(f"group {number}: entry {index} follows entry {group.applied_index}: the journal has a hole")
+            raise CorruptData(f"group {number}: entry {index} follows entry {group.applied_index} in the journal: entries are missing")
         group.term = max(group.term, term)
         group.last_index = group.applied_index = index
         try:

@@ -74,8 +74,8 @@ def notes(now: ClusterMap) -> Iterable[str]:
     named = sorted({now.nodes[node].zone for node in now.voting} - {""})
     if silent and named:
         which = f"node{'s' * (len(silent) > 1)} {', '.join(map(str, silent))}"
-        yield f"{which}: no zone in the settings; zones are kept apart by themselves once every node has one"
+        yield f"{which}: no zone in the settings; replicas are spread over zones once every node has one"
     for zone in named if not silent and len(named) > 1 else ():
         stopped = sum(2 * tally(now.nodes, placement.voters)[zone] > len(placement.voters) for placement in now.groups.values())
         if stopped:
-            yield f"zone {zone} has most replicas of {stopped} of {len(now.groups)} groups: they stand still when it is lost"
+            yield f"zone {zone} has most replicas of {stopped} of {len(now.groups)} groups: they have no majority if the zone fails"

@@ -54,8 +54,7 @@ class Producer(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Retention(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The records of a stream to keep: those younger than `age_seconds`, and the newest `bytes`. None sets no bound; both None keep
-    everything."""
+    """The records of a stream to keep: younger than `age_seconds`, and the newest `bytes`. None: no bound."""
 
     age_seconds: int | None = None
     bytes: int | None = None
@@ -121,6 +120,8 @@ class Append(Command, tag=2, frozen=True):
 
 
 class Delete(Command, tag=3, frozen=True):
+    """Delete a stream. `incarnation`: the expected uid; 0: any."""
+
     name: str
     now_ms: int
     incarnation: int = 0
@@ -177,6 +178,8 @@ class PinSource(Command, tag=20, frozen=True):
 
 
 class ConfirmPin(Command, tag=21, frozen=True):
+    """Confirm a pin in the source's group: the fork exists."""
+
     source_uid: int
     attempt: str
 
@@ -311,8 +314,7 @@ class SubscriptionLinked(Command, tag=43, frozen=True, gc=False):
 
 
 class SubscriptionEvent(Command, tag=44, frozen=True, gc=False):
-    """Record an event of a subscription (`subscriptions.state.Event`) in its home group. The transition table decides whether it is
-    allowed."""
+    """Record an event of a subscription (`subscriptions.state.Event`) in its home group, if its state allows it."""
 
     id: str
     uid: int
@@ -396,8 +398,7 @@ class TableAbandon(Command, tag=64, frozen=True, gc=False):
 
 
 class ClaimRanges(Command, tag=65, frozen=True, gc=False):
-    """Claim records for a table's job, in a stream group. `committed`: the last committed job. `without`: longer prefixes of other
-    tables."""
+    """Claim records for a table's job, in a stream group. `committed`: last committed job. `without`: prefixes of other tables."""
 
     table: int
     job: int
@@ -449,8 +450,7 @@ class NodeRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Placement(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The placement of one group: its voters, its goal voters (equal when nothing moves), its preferred leader, and the map epoch of its
-    last change."""
+    """The placement of one group: voters, goal voters (equal when nothing moves), preferred leader, map epoch of its last change."""
 
     voters: tuple[int, ...]
     goal: tuple[int, ...]
@@ -515,8 +515,7 @@ class SetBalancing(Command, tag=88, frozen=True, gc=False):
 
 
 class MetaChange(Command, tag=89, frozen=True, gc=False):
-    """Change keys of a scope atomically (None deletes) in the meta group, if the scope is still at `version`. The reply's detail is the
-    current version."""
+    """Change keys of a scope atomically (None deletes) in the meta group, if it is at `version`. Detail: the resulting version."""
 
     scope: str
     version: int

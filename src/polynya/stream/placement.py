@@ -120,6 +120,7 @@ class ClusterMap(msgspec.Struct, array_like=True, frozen=True, dict=True):
 
 
 def voters_wanted(most: int, nodes: int) -> int:
+    """Return the number of voters for at most `most` replicas on `nodes` nodes; even counts above two are reduced by one."""
     found = min(most, nodes)
     return found - 1 if found > 2 and found % 2 == 0 else found
 
@@ -202,7 +203,9 @@ def apply_promote(machine: Machine, command: NodePromote, place: int) -> Reply:
         return found
     now, node = found
     if node.state >= NodeState.EMPTYING:
-        return Reply(Code.REFUSED, detail=f"node {node.id} is {NodeState.NAMES[node.state]}; 'polynya cluster uncordon {node.id}' first")
+        return Reply(
+            Code.REFUSED, detail=f"node {node.id} is {NodeState.NAMES[node.state]}; run 'polynya cluster uncordon {node.id}' first"
+        )
     if node.reader:
         nodes = {**now.nodes, node.id: msgspec.structs.replace(node, reader=False)}
         _change(machine, nodes=nodes, balancing=now.balancing or command.balance)
@@ -238,7 +241,7 @@ def apply_announce(machine: Machine, command: NodeAnnounce, place: int) -> Reply
     if told == node:
         return _done(machine)
     if any(command.peer == other.peer for other in now.nodes.values() if other.id != node.id and other.state != NodeState.REMOVED):
-        return Reply(Code.REFUSED, detail=f"another node is at {command.peer}")
+        return Reply(Code.REFUSED, detail=f"another node already uses the peer address {command.peer}")
     _change(machine, nodes={**now.nodes, node.id: told})
     return _done(machine)
 
@@ -250,11 +253,13 @@ def apply_place(machine: Machine, command: PlaceGroup, place: int) -> Reply:
         return found
     now, before = found
     if command.epoch and command.epoch != before.epoch:
-        return Reply(Code.NOT_YET, detail=f"group {command.group} has been placed anew meanwhile")
+        return Reply(Code.NOT_YET, detail=f"the placement of group {command.group} changed meanwhile; retry")
     goal = tuple(sorted(set(command.goal)))
     strange = [node for node in goal if node not in now.members]
     if strange or not goal:
-        return Reply(Code.REFUSED, detail=f"there is no node {strange[0]}" if strange else "a group needs a voter")
+        return Reply(
+            Code.REFUSED, detail=f"there is no node {strange[0]}" if strange else "the goal is empty: a group needs at least one voter"
+        )
     silent = [node for node in goal if now.nodes[node].reader]
     if silent:
         return Reply(Code.REFUSED, detail=f"node {silent[0]} is a read replica, and votes in no group")
@@ -278,6 +283,7 @@ def apply_placed(machine: Machine, command: GroupPlaced, place: int) -> Reply:
 
 
 def apply_balancing(machine: Machine, command: SetBalancing, place: int) -> Reply:
+    """Turn balancing on or off and set the wanted replicas. OK, or NOT_YET without a map."""
     now = machine.map
     if now is None:
         return _no_map()
@@ -331,24 +337,24 @@ def _no_map() -> Reply:
 def _unfit(now: ClusterMap, node: NodeRecord) -> str:
     """Return why the node cannot be added; empty if it can."""
     if not 1 <= node.id <= NODE_NUMBER_MAX:
-        return f"a node's number is from 1 to {NODE_NUMBER_MAX}"
+        return f"the node id is out of range: ids are 1 to {NODE_NUMBER_MAX}"
     if node.id in now.nodes:
         known = now.nodes[node.id]
         if known.state == NodeState.REMOVED:
-            return f"node {node.id} was removed; a number is given once"
+            return f"node {node.id} was removed; node ids are never reused"
         if _is_at(known, node):
-            return f"node {node.id} is there already, as {'a read replica' if known.reader else 'a node that votes'}"
-        return f"node {node.id} is there already, at another address"
+            return f"node {node.id} is already a member, as {'a read replica' if known.reader else 'a voting node'}"
+        return f"node {node.id} is already a member, at another address"
     old = now.nodes.get(node.replaces)
     if node.replaces and (old is None or old.state == NodeState.REMOVED):
-        return f"there is no node {node.replaces} to be replaced"
+        return f"node {node.replaces}, which is to be replaced, is not a member of the cluster"
     if old is not None and old.reader:
-        return f"node {old.id} is a read replica: start it on its new disk, and it gets all of it again"
+        return f"node {old.id} is a read replica: start it on an empty disk, and it copies every group again"
     for other in now.nodes.values():
         if other.state == NodeState.REMOVED or other.id == node.replaces:
             continue
         if node.peer == other.peer or node.http == other.http:
-            return f"node {other.id} is at {node.peer if node.peer == other.peer else node.http} already"
+            return f"node {other.id} already uses {node.peer if node.peer == other.peer else node.http}: choose another address"
     return ""
 
 

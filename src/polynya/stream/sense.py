@@ -183,7 +183,7 @@ def fault_of(command: Command) -> str:
         return "" if _is_plain(command) else _told(command)
     if type(command) is Bundle:
         if not 1 <= len(command.commands) <= BUNDLE_COMMANDS_MAX:
-            return f"a bundle of {len(command.commands)} commands; it has 1 to {BUNDLE_COMMANDS_MAX}"
+            return f"the bundle has {len(command.commands)} commands; expected 1 to {BUNDLE_COMMANDS_MAX}"
         return next((fault for fault in map(fault_of, command.commands) if fault), "")
     return _told(command)
 
@@ -219,7 +219,7 @@ def _told(value: Any) -> str:
     for field, (low, high) in SPANS.get(kind, {}).items():
         number = getattr(value, field)
         if number is not None and not low <= number <= high:
-            return f"{kind.__name__}.{field} is {number}, which is not from {low} to {high}"
+            return f"{kind.__name__}.{field} is {number}; expected {low} to {high}"
     if kind in ROWS:
         fault = _rows(kind, getattr(value, ROWS[kind][0]))
         if fault:
@@ -233,7 +233,7 @@ def _rows(kind: type, rows: list[tuple[Any, ...]]) -> str:
     for row in rows:
         for number, span in zip(row, spans, strict=True):
             if span is not None and not span[0] <= number <= span[1]:
-                return f"{kind.__name__}.{field} has {number}, which is not from {span[0]} to {span[1]}"
+                return f"{kind.__name__}.{field} has {number}; expected {span[0]} to {span[1]}"
     return ""
 
 
@@ -245,37 +245,37 @@ def _first(values: Any) -> str:
 def _batch(batch: Batch) -> str:
     if (batch.records == 1 and not batch.lengths) or _fits(batch):
         return ""
-    return f"the lengths of a batch are not those of {batch.records} records with {len(batch.payload)} bytes"
+    return f"the record lengths of a batch do not match its {batch.records} records and {len(batch.payload)} bytes of payload"
 
 
 def _producer(producer: Producer) -> str:
     if -1 < producer.sequence_last < producer.sequence:
-        return f"a producer's numbers end at {producer.sequence_last} before they begin at {producer.sequence}"
+        return f"the last producer sequence {producer.sequence_last} is below the first, {producer.sequence}"
     return ""
 
 
 def _create(command: Create) -> str:
     if command.batch is not None and command.batch.encoding != command.encoding:
-        return f"a stream of encoding {command.encoding} begins with a batch of encoding {command.batch.encoding}"
+        return f"the stream has encoding {command.encoding}, but its first batch has encoding {command.batch.encoding}"
     if not 0 < len(command.name.encode("utf-8", "surrogatepass")) <= PATH_BYTES_MAX:
-        return f"a stream's name of {len(command.name)} characters; it has 1 to {PATH_BYTES_MAX} bytes"
+        return f"the stream name has {len(command.name)} characters; a name has 1 to {PATH_BYTES_MAX} bytes"
     return _first((command.batch, command.producer, command.fork, command.retention))
 
 
 def _fork(fork: Fork) -> str:
     if fork.first_record > fork.record:
-        return f"a fork at record {fork.record} inherits what begins at record {fork.first_record}"
+        return f"the fork point is record {fork.record}, but the first inherited record is {fork.first_record}"
     return ""
 
 
 def _written(command: PackWritten) -> str:
     strange = [group for group in command.groups if not _GROUP[0] <= group <= _GROUP[1]]
-    return f"a pack for group {strange[0]}; groups have numbers up to {GROUPS_MAX}" if strange else ""
+    return f"the pack names group {strange[0]}; group numbers go up to {GROUPS_MAX}" if strange else ""
 
 
 def _level(command: SetLevel) -> str:
     if not 1 <= command.level <= levels.LEVEL:
-        return f"a group is to work at level {command.level}, and this release knows levels up to {levels.LEVEL}"
+        return f"the command sets level {command.level}; this release supports levels up to {levels.LEVEL}"
     return ""
 
 
@@ -294,46 +294,50 @@ def _place_of(peer: str) -> str:
     host, _, port = peer.rpartition(":")
     if host and port.isascii() and port.isdigit() and len(port) <= 20 and 0 < int(port) < 1 << 16:
         return ""
-    return f"a node is at '{peer[:100]}', which is not HOST:PORT"
+    return f"the peer address of a node is '{peer[:100]}'; expected HOST:PORT"
 
 
 def _placement(placement: Placement) -> str:
     if placement.first not in placement.goal:
-        return f"node {placement.first} is to lead a group in which it has no vote"
+        return f"node {placement.first} is the preferred leader of a group in which it has no vote"
     return _nodes(placement.voters) or _nodes(placement.goal)
 
 
 def _nodes(voters: tuple[int, ...]) -> str:
     if not voters or len(set(voters)) != len(voters) or not all(1 <= node <= NODE_NUMBER_MAX for node in voters):
-        return f"{voters} are no voters: different nodes, of numbers from 1 to {NODE_NUMBER_MAX}"
+        return f"{voters} is not a valid voter set: it needs distinct node ids from 1 to {NODE_NUMBER_MAX}"
     return ""
 
 
 def _born(command: ClusterBorn) -> str:
     numbers = [node.id for node in command.nodes]
     if not numbers or len(set(numbers)) != len(numbers):
-        return f"a cluster is born with the nodes {numbers}"
+        return f"the first cluster map needs distinct nodes; it has {numbers}"
     if not 1 <= len(command.placements) <= GROUPS_MAX + 1:
-        return f"a cluster is born with {len(command.placements)} groups; it has 1 to {GROUPS_MAX + 1}"
+        return f"the first cluster map has {len(command.placements)} groups; expected 1 to {GROUPS_MAX + 1}"
     strange = {node for each in command.placements for node in (*each.voters, *each.goal)} - set(numbers)
     if strange:
-        return f"a cluster is born with groups on node {min(strange)}, which is none of its nodes"
+        return f"the first cluster map places groups on node {min(strange)}, which is not in its node list"
     return _first(command.nodes) or _first(command.placements)
 
 
 def _goal(command: PlaceGroup) -> str:
     strange = [node for node in command.goal if not _NODE[0] <= node <= _NODE[1]]
-    return f"a group is to be on node {strange[0]}" if strange else ""
+    return f"the goal of a group has an invalid node id: {strange[0]}" if strange else ""
 
 
 def _scope(command: MetaChange) -> str:
     if not command.scope or "/" in command.scope:
-        return f"'{command.scope[:100]}' is no scope of settings: it is a word without a slash"
-    return "" if all(key for key, _ in command.changes) else "a setting without a key"
+        return f"'{command.scope[:100]}' is not a valid settings scope: a scope is a non-empty word without a slash"
+    return "" if all(key for key, _ in command.changes) else "a setting has an empty key"
 
 
 def _key(command: MetaSet) -> str:
-    return f"'{command.key[:100]}' is no key of its own: it is a word without a slash" if not command.key or "/" in command.key else ""
+    return (
+        f"'{command.key[:100]}' is not a valid key: a key is a non-empty word without a slash"
+        if not command.key or "/" in command.key
+        else ""
+    )
 
 
 _RULES: dict[type, Callable[[Any], str]] = {

@@ -255,13 +255,15 @@ def whole_of(ghost: Stream, state: bytes) -> Stream:
     where = where_of(ghost)
     assert where is not None, "its state is here"
     if crc32c(state) != where.crc:
-        raise CorruptData(f"the state of the stream {spelled_name(ghost.name)} in the object store has another checksum than it should")
+        raise CorruptData(f"the evicted state of stream {spelled_name(ghost.name)} in the object store has a wrong checksum")
     try:
         stream = _state.decode(state)
     except msgspec.MsgspecError as error:
-        raise CorruptData(f"the state of the stream {spelled_name(ghost.name)} in the object store cannot be decoded: {error}") from error
+        raise CorruptData(
+            f"the evicted state of stream {spelled_name(ghost.name)} in the object store cannot be decoded: {error}"
+        ) from error
     if stream.uid != ghost.uid:
-        raise CorruptData(f"the state of the stream {spelled_name(ghost.name)} in the object store is that of another one")
+        raise CorruptData(f"the evicted state of stream {spelled_name(ghost.name)} in the object store belongs to another stream")
     stream.name, stream.content_type = ghost.name, ghost.content_type
     stream.next_record, stream.next_byte = ghost.next_record, ghost.next_byte  # a restored history has skipped numbers
     if ghost.tables is None:  # … and reset its tables

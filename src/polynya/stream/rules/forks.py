@@ -146,6 +146,7 @@ def _at_byte(stream: Stream, position: int) -> ForkPoint | None:
 
 
 def apply_confirm_pin(machine: Machine, command: ConfirmPin, place: int) -> Reply:
+    """Mark the pin's fork as existing. NOT_FOUND: there is no such pin."""
     stream = machine.by_uid.get(command.source_uid)
     pin = stream.pins.get(command.attempt) if stream is not None and stream.pins else None
     if stream is None or pin is None:
@@ -157,6 +158,7 @@ def apply_confirm_pin(machine: Machine, command: ConfirmPin, place: int) -> Repl
 
 
 def apply_unpin(machine: Machine, command: Unpin, place: int) -> Reply:
+    """Remove a pin, and release the data that only it held. OK even for an unknown pin."""
     stream = machine.by_uid.get(command.source_uid)
     if stream is None or not stream.pins or command.attempt not in stream.pins:
         return Reply(Code.OK)
@@ -193,6 +195,7 @@ def apply_refuse_attempt(machine: Machine, command: RefuseAttempt, place: int) -
 
 
 def apply_acknowledge(machine: Machine, command: Acknowledge, place: int) -> Reply:
+    """Drop an outbox message. Idempotent."""
     machine.outbox.pop(command.message, None)
     machine.changes.messages.add(command.message)
     return Reply(Code.OK)

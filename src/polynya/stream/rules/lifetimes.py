@@ -42,6 +42,7 @@ def tail_reply(code: Code, stream: Stream) -> Reply:
 
 
 def apply_delete(machine: Machine, command: Delete, place: int) -> Reply:
+    """Delete a stream. Refusals: NOT_FOUND, GONE, INCARNATION, EVICTED."""
     stream = machine.streams.get(command.name)
     if stream is None:
         return machine.absent(command.name)
@@ -57,6 +58,7 @@ def apply_delete(machine: Machine, command: Delete, place: int) -> Reply:
 
 
 def apply_expire(machine: Machine, command: Expire, place: int) -> Reply:
+    """Delete a stream whose time has passed. Refusals: ACTIVE, NOT_FOUND, GONE, EVICTED."""
     stream = machine.streams.get(command.name)
     if stream is None:
         return machine.absent(command.name)
@@ -72,6 +74,7 @@ def apply_expire(machine: Machine, command: Expire, place: int) -> Reply:
 
 
 def apply_touch(machine: Machine, command: Touch, place: int) -> Reply:
+    """Advance the activity times of streams that were read."""
     for uid, read_ms in command.touches:
         stream = machine.by_uid.get(uid)
         if stream is not None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 def apply_meta_change(machine: Machine, command: MetaChange, place: int) -> Reply:
+    """Change keys of a scope at the expected version. NOT_YET: the version differs. Detail: the current version."""
     version = version_of(machine.meta, command.scope)
     if version != command.version:
         return Reply(Code.NOT_YET, detail=version)

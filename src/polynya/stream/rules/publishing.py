@@ -119,6 +119,7 @@ def _crosses_a_claim(stream: Stream, cold: ColdSlice) -> bool:
 
 
 def apply_pack_written(machine: Machine, command: PackWritten, place: int) -> Reply:
+    """Register a pack with the groups that will release it: CREATED or EXISTS. Without groups it is condemned at once."""
     if command.pack in machine.packs:
         return Reply(Code.EXISTS)
     groups = sorted(set(command.groups))
@@ -141,6 +142,7 @@ def apply_release_pack(machine: Machine, command: ReleasePack, place: int) -> Re
 
 
 def apply_pack_deleted(machine: Machine, command: PackDeleted, place: int) -> Reply:
+    """Forget a deleted pack. NOT_YET: a group still holds it."""
     pack = machine.packs.get(command.pack)
     if pack is None:
         return Reply(Code.NOT_FOUND)

@@ -38,6 +38,7 @@ _NOTHING = RetentionCut()
 
 
 def apply_set_retention(machine: Machine, command: SetRetention, place: int) -> Reply:
+    """Set or clear a stream's own retention. Refusals: NOT_FOUND, GONE, INCARNATION, EVICTED."""
     stream = machine.streams.get(command.name)
     if stream is None:
         return machine.absent(command.name)
@@ -53,6 +54,7 @@ def apply_set_retention(machine: Machine, command: SetRetention, place: int) -> 
 
 
 def apply_bucket_retention(machine: Machine, command: BucketRetention, place: int) -> Reply:
+    """Set or clear a bucket's default retention."""
     if command.retention is None:
         machine.buckets.pop(command.bucket, None)
     else:

@@ -126,7 +126,9 @@ def with_places(data: bytes, moved: dict[int, int]) -> bytes:
     for stream in image.streams:
         for batch in stream.hot or ():
             if batch.place not in moved:
-                raise CorruptData(f"stream {stream.name}: the journal does not have the batch at {batch.place:#x} that its snapshot names")
+                raise CorruptData(
+                    f"stream {stream.name}: the journal lacks the batch at place {batch.place:#x}, which the snapshot references"
+                )
             batch.place = moved[batch.place]
     return _ENCODER.encode(image)
 
@@ -201,7 +203,7 @@ def decode_image(data: bytes) -> Image:
 def widened(image: Image) -> Image:
     """Convert the index entries to the present format. Raises CorruptData for an unknown entry length."""
     if image.entry_bytes not in (48, index.ENTRY_BYTES):
-        raise CorruptData(f"the group snapshot has indexes of {image.entry_bytes} bytes an entry; this release reads {index.ENTRY_BYTES}")
+        raise CorruptData(f"the group snapshot has index entries of {image.entry_bytes} bytes; this release reads {index.ENTRY_BYTES}")
     if image.entry_bytes == 48:
         image.entry_bytes = index.ENTRY_BYTES
         for stream in image.streams:
@@ -230,6 +232,8 @@ def _adopt(machine: Machine, stream: Stream, read_payload: Callable[[int, int], 
     for batch in reversed(stream.hot):
         batch.payload = read_payload(batch.place, stream.uid)
         if len(batch.payload) != end - batch.byte:
-            raise CorruptData(f"the journal's batch at place {batch.place} of stream {stream.name} is not the one that the snapshot names")
+            raise CorruptData(
+                f"the journal's batch at place {batch.place} of stream {stream.name} differs in length from the batch in the snapshot"
+            )
         end = batch.byte
     machine.hot_bytes += stream.next_byte - end

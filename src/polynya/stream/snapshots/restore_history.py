@@ -158,7 +158,9 @@ def _fork(stream: Stream, survey: Survey) -> list[StreamLoss]:
     for pin in (stream.pins or {}).values():
         pin.first_record = max(pin.first_record, min(place[0], pin.record))
     return [
-        StreamLoss(stream.name, stream.uid, begin, stream.first_record, f"{fork.source_name}, which it was forked from, has it no more")
+        StreamLoss(
+            stream.name, stream.uid, begin, stream.first_record, f"{fork.source_name}, the source of the fork, no longer has these records"
+        )
     ]
 
 

@@ -70,7 +70,7 @@ def _reach(image: Image, stream: Stream, pieces: Sequence[UnnamedSlice]) -> list
     for link in (stream.links or {}).values():
         if link.record > end:
             link.record, link.byte = end, stream.next_byte
-    return [StreamLoss(stream.name, stream.uid, end, known, "only the disks of the nodes had it")]
+    return [StreamLoss(stream.name, stream.uid, end, known, "the records existed only on the lost disks")]
 
 
 def _ends(stream: Stream) -> list[int]:
@@ -147,10 +147,10 @@ def _revive(image: Image, uid: int, pieces: Sequence[UnnamedSlice]) -> list[Stre
     if not first.path:
         return []
     begin = first.slice
-    notes = [StreamLoss(first.path, uid, 0, begin.record, "it was a fork, and of which stream is not known")] if begin.record else []
+    notes = [StreamLoss(first.path, uid, 0, begin.record, "the stream was a fork, and its source is unknown")] if begin.record else []
     for other in [each for each in image.streams if each.name == first.path]:
         _drop(image, other)
-        notes.append(StreamLoss(other.name, other.uid, other.first_record, other.next_record, "it was deleted, and made again"))
+        notes.append(StreamLoss(other.name, other.uid, other.first_record, other.next_record, "the stream was deleted and created again"))
     stream = Stream(uid, first.path, first.content_type, first.encoding, first.append_ms, first.append_ms)
     stream.first_record = stream.next_record = begin.record
     stream.first_byte = stream.next_byte = begin.byte

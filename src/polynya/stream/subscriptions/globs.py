@@ -23,7 +23,7 @@ def check_pattern(pattern: str) -> None:
         if segment in ("", ".", ".."):
             raise BadPattern("a pattern has no empty, '.' or '..' segments")
         if "*" in segment and segment not in ("*", "**"):
-            raise BadPattern(f"in '{segment}': a wildcard is a whole segment, '*' or '**'; write %2A for a star that is meant literally")
+            raise BadPattern(f"in '{segment}': a wildcard is a whole segment, '*' or '**'; write %2A for a literal star")
 
 
 def first_segment(pattern: str) -> str:

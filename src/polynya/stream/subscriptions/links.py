@@ -85,6 +85,7 @@ def _set_streams(machine: Machine, watch: Watch, wanted: dict[str, None]) -> Non
 
 
 def apply_unlink(machine: Machine, command: UnlinkSubscription, place: int) -> Reply:
+    """End an incarnation of a subscription and drop its links."""
     state = machine.subscriptions
     machine.changes.watched = True
     state.dropped[command.uid] = None
@@ -244,6 +245,7 @@ def _info(stream: Stream, key: str) -> LinkInfo:
 
 
 def encode_image(state: SubscriptionState) -> SubscriptionsImage:
+    """Return the state as snapshots contain it."""
     registrations = [watch.registration for watch in state.watches.values()]
     return SubscriptionsImage(list(state.homes.values()), list(state.graves.values()), registrations, list(state.dropped))
 

@@ -83,6 +83,7 @@ def apply_streams(machine: Machine, command: SubscriptionStreams, place: int) ->
 
 
 def apply_delete(machine: Machine, command: SubscriptionDelete, place: int) -> Reply:
+    """Delete a subscription and keep a tombstone until every group has dropped its links."""
     state = machine.subscriptions
     subscription = state.homes.pop(command.id, None)
     if subscription is None:
@@ -97,6 +98,7 @@ def apply_delete(machine: Machine, command: SubscriptionDelete, place: int) -> R
 
 
 def apply_linked(machine: Machine, command: SubscriptionLinked, place: int) -> Reply:
+    """Record the link revision that every group has applied, or drop the tombstone."""
     state = machine.subscriptions
     if state.graves.pop(command.uid, None) is not None:
         machine.changes.watched = True
@@ -225,6 +227,7 @@ _TABLE: dict[tuple[int, int, int], Callable[[Subscription, SubscriptionEvent], C
 
 
 def apply_meta_set(machine: Machine, command: MetaSet, place: int) -> Reply:
+    """Set a key that has no value yet: OK, or EXISTS with the present value as detail."""
     value = machine.meta.setdefault(command.key, command.value)
     return Reply(Code.OK if value == command.value else Code.EXISTS, detail=value)
 

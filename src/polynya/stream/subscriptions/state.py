@@ -48,6 +48,7 @@ def holder_of(worker: str, claim_id: str) -> str:
 
 
 def worker_of(holder: str) -> str:
+    """Return the worker in a lease holder's identity."""
     return holder.partition("\0")[0]
 
 
