@@ -81,7 +81,7 @@ def test_a_subscription_that_is_refused_leaves_no_stream(node: RunningNode) -> N
         return ran.err
 
     assert "lease_ttl_ms must be" in refused("w", "--pattern", "jobs/*", "--wake-stream", "left/wakes", "--lease", "1ms")
-    assert "is no stream path" in refused("w", "--stream", "a/../b", "--wake-stream", "left/wakes")
+    assert "is not a valid stream path" in refused("w", "--stream", "a/../b", "--wake-stream", "left/wakes")
     assert "watch its own wake_stream" in refused("w", "--stream", "left/wakes", "--wake-stream", "left/wakes")
     first = ("sub", "create", "taken", "--pattern", "jobs/*", "--webhook", "http://127.0.0.1:1/hook")
     assert polynya(*first, server=node.url).code == 0

@@ -130,7 +130,7 @@ def test_refusals_have_their_types(client: Client) -> None:
     with pytest.raises(StreamClosed) as closed:
         stream.append(3)
     assert closed.value.offset == stream.head().offset
-    with pytest.raises(Refused, match="is no offset: it must be"):
+    with pytest.raises(Refused, match="is not a valid offset: it must be"):
         list(stream.read("nonsense"))
     with pytest.raises(ValueError, match="no server's URL"):
         Client("ftp://somewhere")

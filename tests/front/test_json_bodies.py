@@ -24,7 +24,7 @@ def test_what_fits_is_read() -> None:
     "body", [b"", b"{", b"[]", b'{"name":1}', b'{"name":"a","other":1}', b'{"name":"\xff"}', b'{"name":"\xed\xa0\x80"}']
 )
 def test_what_does_not_is_refused(body: bytes) -> None:
-    with pytest.raises(Failure, match="is not what this path takes") as failure:
+    with pytest.raises(Failure, match="is not valid for this path") as failure:
         read_json(body, Wanted)
     assert failure.value.code == "INVALID_REQUEST"
 

@@ -48,7 +48,7 @@ LATER = "2031-01-31T12:00:00Z"
         ({"stream_retention_age": "7"}, {"stream_retention_bytes": "9"},
          "its Stream-Retention-Age is 7, and the request's is forever; its Stream-Retention-Bytes is forever, and the request's is 9"),
         ({}, {"stream_retention_age": "8"}, "it has no retention of its own, and the request gives it one"),
-        ({}, {"stream_forked_from": "/v1/stream/docs/source"}, "it is no fork"),
+        ({}, {"stream_forked_from": "/v1/stream/docs/source"}, "it is not a fork"),
         ({"stream_forked_from": "/v1/stream/docs/source"}, {}, "it is a fork, and the request has no Stream-Forked-From"),
         ({"stream_forked_from": "/v1/stream/docs/source"}, {"stream_forked_from": "/v1/stream/docs/other"},
          "it is a fork of another stream than Stream-Forked-From names"),
@@ -68,7 +68,7 @@ def test_a_stream_that_exists_otherwise_names_what_differs(made: dict[str, str],
         assert (await world.ask("PUT", "/v1/stream/docs/a", **(kind | made))).status == 201
         refused = await world.ask("PUT", "/v1/stream/docs/a", **(kind | asked))
         assert (refused.status, refused.error) == (409, "EXISTS_DIFFERENT")
-        whole = f"the stream exists with another configuration: {said}. Send what it has, or choose another name"
+        whole = f"the stream exists with another configuration: {said}. Send the same configuration, or choose another name"
         assert message(refused) == whole
 
     play(story)
@@ -101,10 +101,10 @@ JSON = {"content_type": "application/json"}
          "there is no stream at /v1/stream/none, which Stream-Forked-From names"),
         ("PUT", "/v1/stream/f", JSON | {"stream_forked_from": "/v1/stream/none"}, None,
          "there is no stream at /v1/stream/none, which Stream-Forked-From names"),
-        ("GET", "/orders", {}, None, "GET is not taken at this path, which takes PUT, OPTIONS; it names a bucket, and a stream is at /v1/stream/NAME"),
-        ("PATCH", "/v1/stream/orders", {}, None, "PATCH is not taken at this path, which takes POST, GET, HEAD, PUT, DELETE, OPTIONS"),
-        ("GET", "/v1/orders", {}, None, "there is nothing at this path; a stream is at /v1/stream/NAME"),
-        ("GET", "/v1/stream/orders?offset=5", {}, None, "'5' is no offset: it must be -1, now, or one that this server answered"),
+        ("GET", "/orders", {}, None, "GET is not allowed at this path, which allows PUT, OPTIONS; it names a bucket, and a stream is at /v1/stream/NAME"),
+        ("PATCH", "/v1/stream/orders", {}, None, "PATCH is not allowed at this path, which allows POST, GET, HEAD, PUT, DELETE, OPTIONS"),
+        ("GET", "/v1/orders", {}, None, "no route matches this path; streams are at /v1/stream/NAME"),
+        ("GET", "/v1/stream/orders?offset=5", {}, None, "'5' is not a valid offset: it must be -1, now, or an offset returned by this server"),
         ("GET", f"/v1/stream/orders?offset={BEYOND}", {}, None,
          f"the offset lies beyond the tail of the stream, which is at {AT}: read from there, or from -1"),
         ("GET", "/v1/stream/orders?live=yes", {}, None, "live must be long-poll or sse, not 'yes'"),

@@ -93,14 +93,14 @@ def test_compact_says_how_it_ends(world: PipeWorld, tmp_path: Path) -> None:
     again = world.run("table", "create", "t", "--prefix", "some/")
     assert again.code == 0 and "is there already" in again.err, again
     other = world.run("table", "create", "t", "--prefix", "others/")
-    assert other.code == 1 and "has the prefix 'some/' already" in other.err, other
+    assert other.code == 1 and "with the prefix 'some/' exists" in other.err, other
     still = world.run("compact", "t")
     assert still.code == 0 and "nothing new" in still.err and "Spark" not in still.err, still
     unknown = world.run("compact", "nope", "t")
     assert unknown.code == 1 and "there is no table 'nope'" in unknown.err and "The tables are: t" in unknown.err, unknown
     for wrong in ("1st", "a-b", "x__dlq", "é"):
         refused = world.run("table", "create", wrong, "--prefix", "x/")
-        assert refused.code == 1 and "is no table name" in refused.err, refused
+        assert refused.code == 1 and "is not a valid table name" in refused.err, refused
     world.node.stop()
     down = world.run("compact", "t")
     assert down.code == 3 and world.node.url in down.err and "Traceback" not in down.err, down

@@ -272,7 +272,7 @@ def test_a_receiver_that_does_not_answer_is_given_up() -> None:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
         outcome = await Webhooks(allow_loopback=True).post(url, b"{}", {}, 0.05)
         server.close()
-        assert not outcome.taken and "no answer" in outcome.reason
+        assert not outcome.taken and "no response" in outcome.reason
 
     asyncio.run(story())
 

@@ -56,7 +56,11 @@ class Tables:
     async def create(self, name: str, prefix: str) -> tuple[Table, bool]:
         """Create a table. Return it, and True if it is new."""
         if not NAME.fullmatch(name) or name.endswith("__dlq"):
-            raise TableRefused(400, "TABLE_NAME", f"'{name}' is no table name: letters, digits and '_', at most 63, not ending in '__dlq'")
+            raise TableRefused(
+                400,
+                "TABLE_NAME",
+                f"'{name}' is not a valid table name: use at most 63 letters, digits and '_', with no digit first and no '__dlq' at the end",
+            )
         service = self._service
         try:
             canonical = canonical_prefix(prefix)
@@ -65,7 +69,9 @@ class Tables:
         reply = await service.call(META_GROUP, TableCreate(name, canonical, service.now_ms()))
         table = _table(reply.detail)
         if reply.code == Code.EXISTS_DIFFERENT:
-            raise TableRefused(409, "TABLE_EXISTS", f"table '{table.name}' has the prefix '{table.prefix}' already; choose others")
+            raise TableRefused(
+                409, "TABLE_EXISTS", f"table '{table.name}' with the prefix '{table.prefix}' exists; choose another name and prefix"
+            )
         return table, reply.code == Code.CREATED
 
     async def all(self) -> list[Table]:
@@ -76,7 +82,7 @@ class Tables:
         for table in await self.all():
             if table.name == name:
                 return table
-        raise TableRefused(404, "TABLE_NOT_FOUND", f"there is no table '{name}'; make it: polynya table create {name} --prefix PREFIX")
+        raise TableRefused(404, "TABLE_NOT_FOUND", f"there is no table '{name}'; create it: polynya table create {name} --prefix PREFIX")
 
     async def lag(self, table: Table) -> Lag:
         """Return the lag of the table behind its streams, over all groups."""
@@ -115,7 +121,7 @@ class Tables:
         if not table.planned:
             done = await service.call(META_GROUP, TablePlanned(table.uid, table.job))
             if done.code != Code.OK:
-                raise TableRefused(409, "JOB_TAKEN", "another planner took this job over; ask again")
+                raise TableRefused(409, "JOB_TAKEN", "another planner has taken over this job; retry")
         if not ranges:
             await service.call(META_GROUP, TableAbandon(table.uid, table.job))
             return None
@@ -132,7 +138,7 @@ class Tables:
         )
         replies = await asyncio.gather(*(service.call(group, claim) for group, claim in enumerate(claims, 1)))
         if any(reply.code != Code.OK for reply in replies):
-            raise TableRefused(409, "JOB_TAKEN", "another planner took this job over; ask again")
+            raise TableRefused(409, "JOB_TAKEN", "another planner has taken over this job; retry")
         for group, reply in enumerate(replies, 1):
             part = _RANGES.decode(msgspec.msgpack.encode(reply.detail))
             more = more or sum(cold.stored for each in part for cold in each.slices) >= share[group]
@@ -151,7 +157,7 @@ class Tables:
         table = _table(reply.detail)
         if reply.code == Code.NOT_YET:
             raise TableRefused(
-                409, "JOB_LOST", f"job {command.job} cannot commit: the table is at job {table.committed}, or not at this base"
+                409, "JOB_LOST", f"job {command.job} cannot commit: the table is at job {table.committed}, or its base has changed"
             )
         return table
 

@@ -45,7 +45,7 @@ class SubscriptionLinks:
         }
         replies = await asyncio.gather(*(service.call(group, command) for group, command in commands.items()))
         if any(reply.code == Code.DISK_FULL for reply in replies):
-            raise Unavailable("the disk has no room for the subscription")
+            raise Unavailable("the subscription cannot be registered: the journal's disk is full")
         if any(reply.code != Code.OK for reply in replies):
             return False
         return (await service.call(home, SubscriptionLinked(key, uid, revision))).code == Code.OK
@@ -68,7 +68,7 @@ class SubscriptionLinks:
         found = await self._ask(question, [group for group in groups if group not in leaderless], missing)
         if whole and not any(info.pending for info in found):
             if missing:
-                raise Unavailable(f"no node answers for group {missing[0]}; retry")
+                raise Unavailable(f"no replica of group {missing[0]} responded; retry")
             found += await self._ask(question, leaderless)
         found.sort(key=lambda info: not info.pending)
         return found[:limit]
@@ -103,7 +103,7 @@ class SubscriptionLinks:
         outcomes = await asyncio.gather(*(service.call(group, command) for group, command in commands), return_exceptions=True)
         faults = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         if faults and len(faults) < len(outcomes):
-            raise OutcomeUnknown(f"some of the cursors have moved, and others have not ({faults[0]}); acknowledge them again")
+            raise OutcomeUnknown(f"some cursors have advanced, others have not ({faults[0]}); repeat the acknowledgement")
         if faults:
             raise faults[0]
 
@@ -140,14 +140,14 @@ def _judged(link: LinkInfo | None, name: str, offset: str) -> tuple[str, int, in
     """Validate an acknowledgement and return it as the command needs it. The tail's record number with a larger byte means the tail. So
     does a position that only skipped record numbers separate from the tail."""
     if link is None:
-        raise BadAck(f"'{name}' is no stream of this subscription")
+        raise BadAck(f"'{name}' is not a stream of this subscription")
     token = parse_token(offset)
     if token is None:
-        raise BadAck(f"'{offset}' is no offset that a stream answered" if offset != "-1" else "an acknowledged offset cannot be -1")
+        raise BadAck(f"'{offset}' is not an offset returned by a stream" if offset != "-1" else "an acknowledged offset cannot be -1")
     if token[0] > link.tail_record:
         raise BadAck(f"offset {offset} lies beyond the tail of '{spelled_name(name)}'")
     if token < (link.record, link.byte):
-        raise BadAck(f"offset {offset} of '{spelled_name(name)}' goes back behind what was acknowledged")
+        raise BadAck(f"offset {offset} of '{spelled_name(name)}' lies before the acknowledged offset")
     if token[1] == link.tail_byte and link.tail_record - token[0] >= JUMP:
         token = (link.tail_record, link.tail_byte)
     return (name, link.stream_uid, *token)

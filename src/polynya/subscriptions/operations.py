@@ -22,9 +22,9 @@ from polynya.subscriptions.webhooks import Rejected
 from polynya.wal import DiskFull
 
 _NOT_FOUND = refuse(404, "SUBSCRIPTION_NOT_FOUND", "there is no such subscription")
-_FENCED = refuse(409, "FENCED", "this wake is over: its generation or its wake_id is not the current one")
+_FENCED = refuse(409, "FENCED", "the wake is stale: its generation or wake_id is not the current one")
 _NOT_PULL = refuse(400, "INVALID_REQUEST", "the subscription is not of type pull-wake")
-_FULL = refuse(507, "DISK_FULL", "the journal's disk has no room")
+_FULL = refuse(507, "DISK_FULL", "the journal's disk is full")
 
 
 class Operations:
@@ -61,7 +61,7 @@ class Operations:
             return refuse(409, "SUBSCRIPTION_ALREADY_EXISTS", "the subscription exists with another configuration")
         if reply.code == Code.TOO_MANY:
             return refuse(
-                429, "TOO_MANY_SUBSCRIPTIONS", f"there are {SUBSCRIPTIONS_PER_GROUP_MAX} subscriptions in this id's group already"
+                429, "TOO_MANY_SUBSCRIPTIONS", f"the group of this id has reached its limit of {SUBSCRIPTIONS_PER_GROUP_MAX} subscriptions"
             )
         with _begun():
             subscription = self._wakes.find(asked.id, reply.uid)
@@ -200,7 +200,7 @@ def _begun() -> Iterator[None]:
     try:
         yield
     except Unavailable as fault:
-        raise OutcomeUnknown(f"a part of it was done ({fault}); ask again") from None
+        raise OutcomeUnknown(f"the operation was applied in part ({fault}); retry") from None
 
 
 def _held(holder: str, generation: int) -> OperationResult:

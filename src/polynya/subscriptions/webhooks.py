@@ -62,7 +62,7 @@ class Webhooks:
                 async with asyncio.timeout(seconds):
                     return await self._post(url, body, headers)
             except TimeoutError:
-                return DeliveryOutcome(False, reason=f"no answer within {seconds:g} s")
+                return DeliveryOutcome(False, reason=f"no response within {seconds:g} s")
             except (httpx.HTTPError, httpx.InvalidURL, OSError, Rejected, ValueError) as fault:
                 return DeliveryOutcome(False, reason=f"{type(fault).__name__}: {fault}")
 
@@ -82,7 +82,7 @@ class Webhooks:
         client = self._open()
         async with client.stream("POST", target, content=body, headers=headers, extensions=extensions) as response:
             if not response.is_success:
-                return DeliveryOutcome(False, reason=f"the receiver answered {response.status_code}")
+                return DeliveryOutcome(False, reason=f"the receiver returned status {response.status_code}")
             return DeliveryOutcome(True, await _says_done(response))
 
     def _open(self) -> httpx.AsyncClient:
@@ -104,9 +104,9 @@ class Webhooks:
             parsed = httpx.URL(url)
             host = parsed.host and _host(parsed).encode("idna")  # as decoded, and as the resolver gets it
         except (httpx.InvalidURL, ValueError, TypeError) as error:
-            raise Rejected(f"webhook.url is no valid URL: {error}") from None
+            raise Rejected(f"webhook.url is not a valid URL: {error}") from None
         if parsed.port is not None and not 0 < parsed.port < 65_536:
-            raise Rejected("webhook.url is no valid URL: its port is not between 1 and 65535")
+            raise Rejected("webhook.url is not a valid URL: its port is not between 1 and 65535")
         if not host or parsed.userinfo:
             raise Rejected("webhook.url must name a host, and hold no user or password")
         if parsed.scheme == "https":
@@ -114,9 +114,11 @@ class Webhooks:
         if parsed.scheme != "http":
             raise Rejected("webhook.url must begin with https://")
         if not _is_local(parsed.host):
-            raise Rejected("webhook.url must begin with https://; plain http is for localhost and 127.0.0.x alone")
+            raise Rejected("webhook.url must begin with https://; plain http is allowed only for localhost and 127.0.0.x")
         if not self._allow_loopback:
-            raise Rejected("webhook.url must begin with https://; this server is reachable from elsewhere, so it calls no local receivers")
+            raise Rejected(
+                "webhook.url must begin with https://; this server is reachable from other machines, so it may not call local receivers"
+            )
         return parsed
 
     def _check_address(self, parsed: httpx.URL, address: Address) -> None:
@@ -125,7 +127,7 @@ class Webhooks:
                 raise Rejected("webhook.url must begin with https://: its host is not this machine")
             return
         if not is_public(address):
-            raise Rejected("webhook.url must not lead to a private, local or reserved address")
+            raise Rejected("webhook.url must not resolve to a private, local or reserved address")
 
 
 async def _says_done(response: httpx.Response) -> bool:

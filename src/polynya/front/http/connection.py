@@ -458,7 +458,7 @@ class Connection(asyncio.Protocol):
             if self._next == self._sent and waited > patience and self.transport is not None:
                 if unsent and not self.transport.is_closing():
                     self.front.counters.stalled += 1
-                    self.front.complain("a client was cut: it took nothing of its answer", "", self)
+                    self.front.complain("closed a connection: the client did not read its response", "", self)
                 self.transport.abort()
         elif self._body is not None:
             arrived = len(self._body) if isinstance(self._body, bytearray) else len(self._body.data)

@@ -158,7 +158,7 @@ def _outcomes(body: bytes, count: int) -> list[Reply | BaseException]:
     return [decode_error(*faults.get(i, _MISSING)) if reply is None else reply for i, reply in enumerate(replies[:count])]
 
 
-_MISSING = encode_error(OutcomeUnknown("the node that leads the group gave no answer to this append"))
+_MISSING = encode_error(OutcomeUnknown("the group's leader sent no reply for this append"))
 
 
 # --- the receiving side ------------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ class ReplicaFanOut:
         if self._forwarding is None:
             return await (here() if group in self._local.machines else there(group % self._cores))
         loop = asyncio.get_running_loop()
-        begin, asked, fault = loop.time(), set[int](), Unavailable("no node with a replica of the group can be reached; retry")
+        begin, asked, fault = loop.time(), set[int](), Unavailable("no node with a replica of the group is reachable; retry")
         while loop.time() - begin <= PATIENCE_SECONDS + LOOK_SECONDS:  # the last call may take as long again
             place = next((place for place in self._of(group, local=local) if place not in asked), None)
             if place is None and asked:
@@ -67,7 +67,7 @@ class ReplicaFanOut:
                 if places:
                     shares.setdefault(places[0], []).append(group)
                 elif missing is None:
-                    raise Unavailable(f"no node answers for group {group}; retry")
+                    raise Unavailable(f"no replica of group {group} responded; retry")
                 else:
                     missing.append(group)
             candidates = {group: places for group, places in candidates.items() if places}

@@ -406,7 +406,7 @@ class Forwarding:
         size = _size(attempt)
         if self._waiting_bytes + size > INFLIGHT_BYTES_PER_CORE:
             self.refused += 1
-            attempt.done(Unavailable("too much waits for an election; retry"))
+            attempt.done(Unavailable("too many proposals are waiting for a leader election; retry"))
             return
         self._waiting_bytes += size
         waiting = self._waiting.setdefault(attempt.group, deque())
@@ -460,7 +460,7 @@ class Forwarding:
     def _hear(self, body: bytes, reply: Callable[[bytes | BaseException], None], core: int) -> None:
         told = _LEADERS.decode(body)
         if core >= self.place.cores or not told.keys() <= self._leaders.keys():
-            raise InvalidMessage("only the cores of a node tell each other who leads, and groups that there are")
+            raise InvalidMessage("invalid LEADERS message: the sender must be a core of this node, and the groups must exist")
         for group, leader in told.items():
             if leader != self._leaders[group]:
                 self._leaders[group] = leader

@@ -38,7 +38,7 @@ def handler_of(way: Rpc, leader_at: Callable[[int], int], leader_of: Callable[[i
 
     def handle(body: bytes, reply: Answer, sender: int) -> None:
         if len(body) < _HEAD.size:
-            raise InvalidMessage("what is to be passed on does not say whereto")
+            raise InvalidMessage("a relayed request (PASS_ON) is too short for its head")
         kind, group = _HEAD.unpack_from(body)
         place = leader_at(group)
         if place < 0 or node_of(place) == node_of(sender) or kind == messages.PASS_ON:

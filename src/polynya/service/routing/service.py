@@ -127,7 +127,7 @@ class NodeService:
         self.propose_to(group, command, partial(settle, future))
         reply = await future
         if reply.code == Code.DISK_FULL:
-            raise DiskFull("the journal's disk has no room; nothing was applied")
+            raise DiskFull("the journal's disk is full; nothing was applied")
         return reply
 
     def read_nowait(self, query: ReadQuery) -> Page | Refusal | None:
@@ -323,7 +323,7 @@ class NodeService:
 
         def answered(body: bytes | BaseException) -> None:
             if isinstance(body, OutcomeUnknown) and not changes:
-                body = Unavailable(f"{body}; ask again")  # the request has no effect, so a retry is safe
+                body = Unavailable(f"{body}; retry")  # the request has no effect, so a retry is safe
             settle(future, body if isinstance(body, BaseException) else messages.decode(kind, body))
 
         relay.ask(self._transport, place, group, kind, messages.encode(question), answered)

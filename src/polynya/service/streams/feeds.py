@@ -74,7 +74,7 @@ class Feeds:
             try:
                 sink.live(event)
             except Exception:  # a faulty reader must not affect other readers or the writer
-                log.exception("a live reader failed and is dropped")
+                log.exception("a live reader failed and was detached")
                 self.detach(event.uid, sink)
                 with suppress(Exception):  # make it resume: it has missed an event
                     sink.live(LiveEvent(event.uid, 0, 0, 0, 0, 0, b"", cut=True))

@@ -51,14 +51,14 @@ async def create_fork(service: ForkService, create: Create, source: str, point: 
         looked_at, pinned = pinned.uid, await service.call(source_group, pin)
         if pinned.code < Code.NOT_FOUND and pinned.uid != looked_at:  # a recreated source has other record positions
             await _unpin(service, source_group, pinned.uid, attempt)
-            raise Unavailable("the source of the fork was deleted and created anew meanwhile; retry")
+            raise Unavailable("the source of the fork was deleted and recreated meanwhile; retry")
     if pinned.code >= Code.NOT_FOUND:
         return pinned
     if (
         create.batch is not None and create.batch.encoding != pinned.detail[_ENCODING]
     ):  # it was parsed for the source's earlier content type
         await _unpin(service, source_group, pinned.uid, attempt)
-        raise Unavailable("the source of the fork was deleted and created anew with another content type meanwhile; retry")
+        raise Unavailable("the source of the fork was deleted and recreated with another content type meanwhile; retry")
     if prefix:
         pinned.detail[_PREFIX] = prefix
     cut = pinned.detail[_PREFIX]
@@ -78,7 +78,7 @@ async def create_fork(service: ForkService, create: Create, source: str, point: 
         await service.call(source_group, ConfirmPin(pinned.uid, attempt))
     except Unavailable as fault:
         raise OutcomeUnknown(
-            f"the fork was created, but its source could not log it yet ({fault}); the same request again is safe"
+            f"the fork was created, but its source has not confirmed it ({fault}); repeating the request is safe"
         ) from None
     return reply
 

@@ -121,7 +121,7 @@ def found_in_grace(machine: Machine | None, uid: int, command: Create, reply: Re
     """Return the reply to a create of a stream in its grace period, after a no-op got `reply` from the log. None: the stream has changed,
     so the log must decide."""
     if not isinstance(reply, Reply):
-        return Unavailable("it is not known whether this node still leads; retry") if isinstance(reply, OutcomeUnknown) else reply
+        return Unavailable("this node may have lost the leadership of the group; retry") if isinstance(reply, OutcomeUnknown) else reply
     known = None if machine is None else machine.lookup(command.name)
     return None if known is None or known.uid != uid or known.deleted else judge_known(known, command, over=False)
 

@@ -93,7 +93,7 @@ class LocalGroups:
         if not local:
             await self.linearize(group)
         elif not self.fit(group):
-            raise Unavailable("this node has no replica of the group to read from; retry, or ask another node")
+            raise Unavailable("this node has no readable replica of the group; retry, or use another node")
 
     async def linearize_all(self, groups: Iterable[int]) -> None:
         """Wait until all of the groups are `readable`."""
@@ -422,7 +422,7 @@ class LocalGroups:
             if planned is None:  # it may be rehydrated or deleted during the read
                 planned = self._plan(group, query, await self.recalls.copy(group, query.name))
         if planned is None:
-            raise Unavailable("the stream is on its way between memory and the object store; retry")
+            raise Unavailable("the stream is being evicted or rehydrated; retry")
         if isinstance(planned, Refusal):
             return planned
         stream, plan = planned
@@ -453,10 +453,10 @@ class LocalGroups:
         machine = self.here(uid >> 48)
         stream = machine.by_uid.get(uid)
         if stream is None:
-            raise Unavailable(f"the source of this fork (incarnation {uid}) is not here any more")
+            raise Unavailable(f"this node no longer has the source of this fork (incarnation {uid})")
         plan = machine.plan_read(stream, *at, bytes_max=bytes_max, whole_records=whole, until=until)
         if isinstance(plan, ReadRefused):  # the fork has been trimmed or deleted since its page was planned
-            raise PackGone(f"the source of this fork has nothing at record {at[0]} any more; retry")
+            raise PackGone(f"the source of this fork no longer has record {at[0]}; retry")
         return await self._materialise(self.faulted.readable(uid, plan), limits, local=local)
 
     async def place_at_time(self, group: int, name: str, time_ms: int) -> tuple[int, int] | Refusal:
@@ -466,7 +466,7 @@ class LocalGroups:
             return stream
         whole = stream if where_of(stream) is None else await self.recalls.copy(group, name) or self.here(group).lookup(name)
         if whole is None:
-            raise Unavailable("the stream is on its way between memory and the object store; retry")
+            raise Unavailable("the stream is being evicted or rehydrated; retry")
         found = await self._place_of_time(self.here(group), whole, time_ms, None)
         return max(found, (stream.first_record, stream.first_byte))
 
@@ -475,7 +475,7 @@ class LocalGroups:
         machine = self.here(uid >> 48)
         stream = machine.by_uid.get(uid)
         if stream is None:
-            raise Unavailable(f"the source of this fork (incarnation {uid}) is not here any more")
+            raise Unavailable(f"this node no longer has the source of this fork (incarnation {uid})")
         return await self._place_of_time(machine, stream, time_ms, until)
 
     async def _place_of_time(self, machine: Machine, stream: Stream, time_ms: int, until: tuple[int, int] | None) -> tuple[int, int]:

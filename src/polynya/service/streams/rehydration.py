@@ -97,7 +97,7 @@ class Rehydration:
         size = WAITING_COST + (0 if batch is None else len(batch.payload))
         if self._waiting_bytes + size > RECALL_BYTES_MAX:
             self.counters.refused += 1
-            done(Unavailable("too many requests wait for streams that come back from the object store; retry"))
+            done(Unavailable("too many requests wait for evicted streams to be rehydrated; retry"))
             return
         queue = self._queues.get(name)
         if queue is None:
@@ -188,7 +188,7 @@ class Rehydration:
                 self._again(group, command, done)
             return
         if isinstance(outcome, OutcomeUnknown):  # of the `Return`; the waiting commands were not proposed
-            outcome = Unavailable(f"the stream could not be brought back: {outcome}; retry")
+            outcome = Unavailable(f"the stream could not be rehydrated: {outcome}; retry")
         self.counters.refused += len(queue.commands)
         for _, done in queue.commands:
             done(outcome)
@@ -227,7 +227,7 @@ class Rehydration:
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._propose(group, Return(states, self._now_ms()), partial(settle, future))
         if (await future).code:
-            raise Unavailable("streams could not be brought back: the disk has no room")
+            raise Unavailable("evicted streams could not be rehydrated: the journal's disk is full")
 
     async def _load(self, group: int, name: str) -> tuple[str, int, bytes] | None:
         """Return an entry for `Return`; None when the stream is not evicted any more."""
@@ -249,12 +249,12 @@ class Rehydration:
         if machine is None or ghost is None:
             return None
         if self.states is None:
-            raise Unavailable("the state of the stream is in an object store, and this node has none (cold.backend)")
+            raise Unavailable("the stream is evicted to an object store, and this node has none configured (cold.backend)")
         try:
             state = await self.states.state(slice_of(machine, ghost))
         except PackGone:
             if self._machines.get(group) is machine and ghost_of(machine, name) == ghost:
-                raise CorruptData(f"the state of the stream {spelled_name(name)} is gone from the object store") from None
+                raise CorruptData(f"the state of the evicted stream {spelled_name(name)} is missing in the object store") from None
             return None  # the stream was rehydrated, and its block released
         if self._machines.get(group) is not machine or ghost_of(machine, name) != ghost:
             return None
@@ -283,5 +283,5 @@ def _refusal(fault: PolynyaError) -> Unavailable:
     """Return the error for commands whose stream cannot be rehydrated."""
     if isinstance(fault, Unavailable):
         return fault
-    log.error("an evicted stream cannot come back", extra={"error": str(fault)})
-    return Unavailable(f"{fault}; look at 'polynya store verify'")
+    log.error("an evicted stream could not be rehydrated", extra={"error": str(fault)})
+    return Unavailable(f"{fault}; run 'polynya store verify'")

@@ -191,4 +191,4 @@ class RetentionJob:
 
     def _failed(self, fault: PolynyaError) -> None:
         self.counters.failures += 1
-        log.warning("a stream could not be trimmed by its retention, to be tried again: %s", fault)
+        log.warning("trimming a stream by its retention failed; the next round retries: %s", fault)

@@ -124,7 +124,7 @@ class ClusterRoutes:
         if request.method != "POST":
             raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", "POST"),))
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise Failure("INVALID_REQUEST", "acts on the cluster are sent as Content-Type: application/json, if only with the body {}")
+            raise Failure("INVALID_REQUEST", "cluster operations need Content-Type: application/json and a body, at least {}")
         try:
             return _json(await self._act(request))
         except ClusterRefused as refused:
@@ -138,7 +138,7 @@ class ClusterRoutes:
             return await self._acts.rebalance(read_json(body, Rebalance).replicas)
         kind, text, act = segments
         if not (text.isascii() and text.isdigit() and len(text) < 6):
-            raise Failure("INVALID_REQUEST", f"{text!r} is no number of a {kind[:-1]}")
+            raise Failure("INVALID_REQUEST", f"{text!r} is not the number of a {kind[:-1]}")
         number = int(text)
         if act == "move":
             wanted = read_json(body, Move)

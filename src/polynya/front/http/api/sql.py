@@ -59,7 +59,7 @@ class QuestionRoute:
 
 def _read(body: bytes) -> _Asked:
     if len(body) > SQL_BODY_BYTES_MAX:
-        raise Failure("BODY_TOO_LARGE", f"a question has at most {SQL_BODY_BYTES_MAX} bytes")
+        raise Failure("BODY_TOO_LARGE", f"a query has at most {SQL_BODY_BYTES_MAX} bytes")
     try:
         asked = msgspec.json.decode(body, type=_Asked)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

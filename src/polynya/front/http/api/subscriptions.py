@@ -124,7 +124,7 @@ class SubscriptionRoutes:
             watched = [*(operation.add if isinstance(operation, Members) else ()), *await self._watched(operation.id)]
         for name in watched:
             if not principal.may(Verb.SUBSCRIBE, name):
-                raise _forbidden(f"'subscribe' on all that the subscription watches, such as '{spelled_name(name)}'")
+                raise _forbidden(f"'subscribe' on every stream that the subscription watches, such as '{spelled_name(name)}'")
 
     async def _watched(self, key: str) -> list[str]:
         """Return names and name prefixes that a subscription watches; empty for a missing subscription."""
@@ -166,7 +166,7 @@ def _operation(request: Request) -> AnyOperation:
     """Parse the request into an operation. Raises `_Refused`."""
     segments = request.segments
     if len(segments) < 2 or segments[0] != "subscriptions" or not segments[1]:
-        raise _Refused(refuse(404, "SUBSCRIPTION_NOT_FOUND", "there is nothing at this path; subscriptions are at __ds/subscriptions/ID"))
+        raise _Refused(refuse(404, "SUBSCRIPTION_NOT_FOUND", "no route matches this path; subscriptions are at __ds/subscriptions/ID"))
     key = segments[1]
     if len(key.encode()) > SUBSCRIPTION_ID_BYTES_MAX or not key.isprintable():
         raise _invalid(f"a subscription's id has at most {SUBSCRIPTION_ID_BYTES_MAX} bytes, all printable")
@@ -180,7 +180,7 @@ def _operation(request: Request) -> AnyOperation:
     if len(rest) == 1 and rest[0] in ("callback", "claim", "ack", "release"):
         _only(request, "POST")
         return _claim(request, key) if rest[0] == "claim" else _work(request, key, rest[0])
-    raise _Refused(refuse(404, "SUBSCRIPTION_NOT_FOUND", "a subscription has streams, callback, claim, ack and release below it"))
+    raise _Refused(refuse(404, "SUBSCRIPTION_NOT_FOUND", "the paths below a subscription are streams, callback, claim, ack and release"))
 
 
 def _base(request: Request, key: str) -> AnyOperation:
@@ -196,7 +196,7 @@ def _limit(request: Request) -> int:
     """Return the parameter `limit`; 0 if absent. Raises `_Refused`."""
     limit = request.query.get("limit", "0")
     if not (limit.isascii() and limit.isdigit() and len(limit) < 10):
-        raise _invalid("limit is a whole number")
+        raise _invalid("limit must be a whole number")
     return int(limit)
 
 
@@ -277,7 +277,7 @@ def _name(path: str) -> str:
     try:
         return canonical_name(path.strip("/"))
     except BadName as bad:
-        raise _invalid(f"'{path}' is no stream path: {bad}") from None
+        raise _invalid(f"'{path}' is not a valid stream path: {bad}") from None
 
 
 def _read(request: Request, shape: Any) -> Any:
@@ -286,7 +286,7 @@ def _read(request: Request, shape: Any) -> Any:
     except RecursionError:
         raise _invalid("the body is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _invalid(f"the body is not what this route takes: {error}") from None
+        raise _invalid(f"the body is not valid for this route: {error}") from None
 
 
 def _only(request: Request, method: str, allowed: str = "") -> None:
@@ -295,7 +295,7 @@ def _only(request: Request, method: str, allowed: str = "") -> None:
 
 
 def _not_allowed(allowed: str) -> OperationResult:
-    return refuse(405, "METHOD_NOT_ALLOWED", f"this path takes {allowed}", allow=allowed)
+    return refuse(405, "METHOD_NOT_ALLOWED", f"this path allows {allowed}", allow=allowed)
 
 
 def _invalid(message: str) -> _Refused:

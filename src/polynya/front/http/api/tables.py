@@ -87,7 +87,7 @@ class TableRoutes:
         """Handle `POST /v1/admin/tables/NAME/plan|commit|abandon`; `segments` are those after `/v1/admin/tables`."""
         method, segments, body = request.method, request.segments, request.body
         if len(segments) != 2 or method != "POST":
-            raise TableRefused(404, "NO_ROUTE", "drivers know POST /v1/admin/tables/NAME/plan, commit and abandon")
+            raise TableRefused(404, "NO_ROUTE", "the driver routes are POST /v1/admin/tables/NAME/plan, commit and abandon")
         name, verb = segments
         if verb == "plan":
             job = await self._tables.plan(name)
@@ -98,7 +98,7 @@ class TableRoutes:
             given_up = read_json(body, AbandonRequest)
             table = await self._tables.abandon(_uid(given_up.uid), given_up.job)
             return (409 if table.committed >= given_up.job else 200), {"table": _ref(table)}
-        raise TableRefused(404, "NO_ROUTE", f"drivers know plan, commit and abandon, not '{verb}'")
+        raise TableRefused(404, "NO_ROUTE", f"the driver routes are plan, commit and abandon, not '{verb}'")
 
     async def _commit(self, asked: CommitRequest) -> Answer:
         uid = _uid(asked.uid)
@@ -193,5 +193,5 @@ def _range(part: ClaimedRange, number: int) -> dict[str, Any]:
 
 def _uid(text: str) -> int:
     if not (text.isdecimal() and text.isascii() and len(text) <= 20 and int(text) < 1 << 63):
-        raise TableRefused(400, "INVALID_REQUEST", "uid is a number, as text")
+        raise TableRefused(400, "INVALID_REQUEST", "uid must be a number in a string")
     return int(text)

@@ -60,13 +60,13 @@ class TokenRoutes:
             raise Failure("TOKEN_NOT_FOUND", str(none)) from None
         except ConfigError as error:
             raise Unavailable(str(error)) from None
-        raise Failure("METHOD_NOT_ALLOWED", "tokens know GET and POST /v1/admin/tokens, and DELETE /v1/admin/tokens/ID")
+        raise Failure("METHOD_NOT_ALLOWED", "tokens support GET and POST /v1/admin/tokens, and DELETE /v1/admin/tokens/ID")
 
     async def handle_jwts(self, request: Request) -> Response:
         """List revoked JWTs or revoke one; the segments are those after `/v1/admin/jwts`. Raises `Failure` and `Unavailable`."""
         self.admin_of(request)
         if request.segments or request.method not in ("GET", "POST"):
-            raise Failure("METHOD_NOT_ALLOWED", "revoked JWTs know GET and POST /v1/admin/jwts")
+            raise Failure("METHOD_NOT_ALLOWED", "revoked JWTs support GET and POST /v1/admin/jwts")
         try:
             if request.method == "GET":
                 found = await self._tokens.load()
@@ -84,7 +84,7 @@ class TokenRoutes:
         """Return the caller if it is an admin. Raises `Failure`."""
         if self._access is None:
             raise Failure(
-                "FORBIDDEN", "requests need no tokens here: set auth.required, or make tokens with 'polynya token' on the machine"
+                "FORBIDDEN", "this node does not require tokens: set auth.required, or create tokens with 'polynya token' on the machine"
             )
         if request.principal is not None:
             principal = request.principal

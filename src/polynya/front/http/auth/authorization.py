@@ -174,7 +174,7 @@ class Authorizer:
         if most and meter is not None and meter.connections_everywhere >= most and not _shares_meter(connection, principal):
             self._access.counters.limited += 1
             exchange.keep_alive = False
-            raise Failure("CONNECTION_QUOTA", f"the token may have {most} connections open; close one, or use it again")
+            raise Failure("CONNECTION_QUOTA", f"the token may have {most} connections open; close one, or reuse one")
         self.release(connection)
         connection.principal = principal
         if meter is not None:

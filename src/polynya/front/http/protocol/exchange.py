@@ -156,11 +156,11 @@ class Exchange:
         elif isinstance(error, OutcomeUnknown):
             self.fail("OUTCOME_UNKNOWN", str(error))
         elif isinstance(error, CorruptData):
-            self.fail("DATA_DAMAGED", f"{error}; 'polynya store verify' says more")
+            self.fail("DATA_DAMAGED", f"{error}; run 'polynya store verify' for details")
             log.error("data is missing or damaged", extra={"request_id": self.request_id, "target": self.shown_target, "error": str(error)})
         elif isinstance(error, MemoryError):
             self.fail("NO_MEMORY")
-            log.error("there is no memory for a request", extra={"request_id": self.request_id, "target": self.shown_target})
+            log.error("out of memory while handling a request", extra={"request_id": self.request_id, "target": self.shown_target})
         else:
             self.fail("INTERNAL")
             log.error("request failed", exc_info=error, extra={"request_id": self.request_id, "target": self.shown_target})

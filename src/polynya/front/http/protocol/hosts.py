@@ -40,7 +40,7 @@ class Hosts:
             return False
         raise Failure(
             "HOST_NOT_ALLOWED",
-            f"this node does not answer to the host {value[:SHOWN_CHARACTERS_MAX]!r}; add it to allowed_hosts, or ask by IP address",
+            f"this node does not serve the host {value[:SHOWN_CHARACTERS_MAX]!r}; add it to allowed_hosts, or use the IP address",
         )
 
     def is_own(self, host: str) -> bool:

@@ -18,4 +18,4 @@ def read_json(body: bytes, shape: type[Shape]) -> Shape:
     except RecursionError:
         raise Failure("INVALID_REQUEST", "the body is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Failure("INVALID_REQUEST", f"the body is not what this path takes: {error}") from None
+        raise Failure("INVALID_REQUEST", f"the body is not valid for this path: {error}") from None

@@ -85,7 +85,7 @@ class Router:
         decoded = decode_path(path)[1:]
         bucket, slash, _ = decoded.partition("/")
         if is_reserved(bucket) or not decoded:
-            raise Failure("NO_ROUTE", "there is nothing at this path; a stream is at /v1/stream/NAME")
+            raise Failure("NO_ROUTE", "no route matches this path; streams are at /v1/stream/NAME")
         if not is_bucket(bucket):
             raise BadName(BUCKET_RULE)
         if not slash:

@@ -29,7 +29,11 @@ def check_coding(coding: str) -> None:
     """Reject a `Content-Encoding`. It is not stored, so readers could not tell encoded bytes from plain ones (RFC 9110, 8.4 and 12.5.3).
     Raises `Failure`."""
     if coding.strip().lower() not in ("", "identity"):
-        raise Failure("CONTENT_ENCODING", f"bodies are taken as they are, and '{coding[:64]}' is not kept: send it uncompressed", _IDENTITY)
+        raise Failure(
+            "CONTENT_ENCODING",
+            f"bodies are stored as received, without the Content-Encoding '{coding[:64]}': send the body uncompressed",
+            _IDENTITY,
+        )
 
 
 def batch_of(encoding: int, body: bytes) -> Batch | None:

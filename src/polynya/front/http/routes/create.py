@@ -133,7 +133,7 @@ def _fork_point(headers: dict[str, str]) -> tuple[int, int, int]:
         return -1, -1, 0
     at = parse_token(offset)
     if at is None:
-        raise BadField("Stream-Fork-Offset must be an offset that this server answered")
+        raise BadField("Stream-Fork-Offset must be an offset returned by this server")
     return *at, sub_offset
 
 

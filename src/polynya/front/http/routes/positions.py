@@ -24,7 +24,7 @@ def parse_position(exchange: Exchange, now_ms: int) -> tuple[int, int]:
     offset = exchange.query.get("offset")
     if "from_time" in exchange.query:
         if offset is not None:
-            raise Failure("INVALID_PARAMETER", "a read begins at offset or at from_time, not at both")
+            raise Failure("INVALID_PARAMETER", "a read takes offset or from_time, not both")
         return _at_time(exchange.query["from_time"], now_ms)
     return parse_offset("-1" if offset is None else offset, bare=exchange.route.bare_offsets)
 
@@ -40,7 +40,7 @@ def parse_offset(text: str, *, bare: bool) -> tuple[int, int]:
         return at
     if bare and text.isdecimal() and text.isascii() and len(text) <= 20:
         return Position.AT_BYTE, min(int(text), _BYTE_MAX)
-    raise Failure("INVALID_OFFSET", f"'{text[:64]}' is no offset: it must be -1, now, or one that this server answered")
+    raise Failure("INVALID_OFFSET", f"'{text[:64]}' is not a valid offset: it must be -1, now, or an offset returned by this server")
 
 
 def _at_time(text: str, now_ms: int) -> tuple[int, int]:
@@ -57,7 +57,7 @@ def is_local(exchange: Exchange) -> bool:
         return False
     if text == "local":
         return True
-    raise Failure("INVALID_PARAMETER", "consistency is leader (the default: all that was acknowledged) or local (what this node has)")
+    raise Failure("INVALID_PARAMETER", "consistency must be leader (the default: all acknowledged records) or local (this node's replica)")
 
 
 def page_bytes(exchange: Exchange) -> int:

@@ -69,7 +69,7 @@ def fail_refusal(exchange: Exchange, refusal: Refusal) -> None:
 
 def trimmed_message(at: Refusal | Reply) -> str:
     """Return the message for a position before the first retained record."""
-    return f"the offset lies before the first kept record, at {format_token(at.record, at.byte)}: go on from there, or from -1"
+    return f"the offset lies before the first retained record, at {format_token(at.record, at.byte)}: continue from there, or from -1"
 
 
 def _missing(exchange: Exchange, *, creating: bool = False) -> str:
@@ -116,7 +116,7 @@ def _differences(asked: Mapping[str, str], differences: Sequence[tuple[str, Any]
             parts.append(f"its {name} is {absent if value is None else shown(value)}, and the request's is {wanted}")
     if not parts:
         return ""
-    return f"the stream exists with another configuration: {'; '.join(parts)}. Send what it has, or choose another name"
+    return f"the stream exists with another configuration: {'; '.join(parts)}. Send the same configuration, or choose another name"
 
 
 _FORM = "application/x-www-form-urlencoded"
@@ -133,15 +133,15 @@ _HEADERS: dict[str, tuple[str, Callable[[Any], str]]] = {
 }
 _NO_HEADER: dict[str, Callable[[Any], str]] = {
     "retention": lambda _: "it has no retention of its own, and the request gives it one",
-    "is_fork": lambda is_fork: "it is a fork, and the request has no Stream-Forked-From" if is_fork else "it is no fork",
+    "is_fork": lambda is_fork: "it is a fork, and the request has no Stream-Forked-From" if is_fork else "it is not a fork",
     "fork_source": lambda _: "it is a fork of another stream than Stream-Forked-From names",
 }
 
 
 def _over_hot_bound(reply: Reply) -> str:
     return (
-        f"the data is larger than the {reply.byte:,} bytes that cold.max_hot_bytes_per_group lets wait for the object store, "
-        "so it can never be taken; split it, or raise that setting"
+        f"the data is larger than the limit of {reply.byte:,} bytes for unflushed data (cold.max_hot_bytes_per_group), "
+        "so it can never be accepted; split it, or raise the limit"
     )
 
 

@@ -87,7 +87,7 @@ def dispatch(front: HttpFront, exchange: Exchange) -> None:
     answerer = methods.get(exchange.head.method)
     if answerer is None:
         allowed = ", ".join(methods)
-        message = f"{exchange.head.method[:32]} is not taken at this path, which takes {allowed}"
+        message = f"{exchange.head.method[:32]} is not allowed at this path, which allows {allowed}"
         if exchange.route.kind == RouteKind.BUCKET:
             message += "; it names a bucket, and a stream is at /v1/stream/NAME"
         exchange.fail("METHOD_NOT_ALLOWED", message, [("Allow", allowed)])
