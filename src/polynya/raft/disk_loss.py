@@ -54,8 +54,8 @@ def tick(raft: Raft) -> None:
         raft.recall_ms = raft.now_ms + raft.settings.election_ms
         for node in sorted(asked):
             raft.send(Recall(node, raft.node, raft.group, raft.term, is_blank(raft), raft.unborn))
-        for node in sorted(raft.recall_told - asked if raft.unheard else ()):  # they may know newer members by now; `found`
-            raft.send(Recall(node, raft.node, raft.group, raft.term, is_blank(raft), found=True))  # avoids a second leadership transfer
+        for node in sorted(raft.recall_told - asked if raft.unheard else ()):  # they may know newer members by now
+            raft.send(Recall(node, raft.node, raft.group, raft.term, is_blank(raft), found=True))  # `found` avoids a second transfer
 
 
 def concerns(message: Message) -> bool:
