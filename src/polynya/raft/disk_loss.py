@@ -143,7 +143,7 @@ def _heard(raft: Raft, sender: int, term: int, *, blank: bool) -> None:
 
 
 def _is_new(raft: Raft) -> None:
-    """Mark the group as new. Nobody campaigns before all members have found this. Once a leader exists, only a member that lost its disk
+    """Mark the group as new. No member campaigns before all have found this. Once a leader exists, only a member that lost its disk
     lacks a vote, and one lost disk does not lose the quorum."""
     raft.unborn, raft.unmet = True, set(raft.recalled)
     raft.recall_ms = raft.now_ms
