@@ -54,8 +54,8 @@ def tick(raft: Raft) -> None:
         raft.recall_ms = raft.now_ms + raft.settings.election_ms
         for node in sorted(asked):
             raft.send(Recall(node, raft.node, raft.group, raft.term, is_blank(raft), raft.unborn))
-        for node in sorted(raft.recall_told - asked if raft.unheard else ()):  # they may know newer members by now; `found`
-            raft.send(Recall(node, raft.node, raft.group, raft.term, is_blank(raft), found=True))  # avoids a second leadership transfer
+        for node in sorted(raft.recall_told - asked if raft.unheard else ()):  # they may know newer members by now
+            raft.send(Recall(node, raft.node, raft.group, raft.term, is_blank(raft), found=True))  # `found` avoids a second transfer
 
 
 def concerns(message: Message) -> bool:
@@ -143,7 +143,7 @@ def _heard(raft: Raft, sender: int, term: int, *, blank: bool) -> None:
 
 
 def _is_new(raft: Raft) -> None:
-    """Mark the group as new. Nobody campaigns before all members have found this. Once a leader exists, only a member that lost its disk
+    """Mark the group as new. No member campaigns before all have found this. Once a leader exists, only a member that lost its disk
     lacks a vote, and one lost disk does not lose the quorum."""
     raft.unborn, raft.unmet = True, set(raft.recalled)
     raft.recall_ms = raft.now_ms

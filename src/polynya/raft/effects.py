@@ -62,16 +62,11 @@ class Effects(msgspec.Struct):
     """Pending effects of one group. Carry them out in this order:
 
     1. Write `reset`, `hard_state` and `entries` in this turn (entries may replace earlier ones). Call `persisted(ticket)` when the write is
-    durable. Writes of a group become durable in the order of their tickets.
-
+       durable. Writes of a group become durable in the order of their tickets.
     2. Send `messages`. They may leave before that write.
-
     3. Apply `committed`, then call `applied_to(index)`. The local write may still be in flight, because a majority already has the entries.
-
     4. Answer `reads` from the applied state; refuse `reads_failed`.
-
     5. `changed` reports a new role, term or leader. Proposals of an older term then have an unknown outcome.
-
     6. The other fields concern snapshots and old entries, and are not urgent.
     """
 

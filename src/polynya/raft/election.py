@@ -53,7 +53,7 @@ def restart_timer(raft: Raft) -> None:
 
 def leader_lost(raft: Raft, heard_ms: int) -> None:
     """Schedule an election for a quiescent or doubting follower whose leader has been silent since `heard_ms`. If a pre-vote was withheld
-    shortly before, grant it, so that nobody competes with that candidate."""
+    shortly before, grant it, so that no other member competes with that candidate."""
     raft.sleeping = False
     raft.heard_ms = max(raft.heard_ms, min(heard_ms, raft.now_ms))
     settings, withheld = raft.settings, raft.withheld
@@ -101,7 +101,7 @@ def hurry(raft: Raft) -> None:
 
 
 def promised(raft: Raft, candidate: int) -> bool:
-    """Return whether a leader relies on our promise to elect nobody. A leader that requests votes itself has given up leadership."""
+    """Return whether a leader relies on our promise to elect no other leader. A leader that requests votes itself has given up leadership."""
     if raft.role is Role.LEADER:
         return True
     return candidate != raft.leader and (raft.sleeping or raft.now_ms - raft.heard_ms < raft.settings.election_ms)
@@ -150,7 +150,7 @@ def on_vote_answer(raft: Raft, message: VoteAnswer) -> None:
 
 
 def _ask_again_soon(raft: Raft) -> None:
-    """Retry soon after a refused vote. The refusing member most likely campaigned at the same moment, and nobody wins. Both retry earlier
+    """Retry soon after a refused vote. The refusing member most likely campaigned at the same moment, and neither wins. Both retry earlier
     than after a leader's silence, at random times. The retry is a pre-vote, which does no harm if a leader was elected or our log is stale.
     """
     spread_ms = raft.settings.spread_ms
@@ -194,7 +194,7 @@ def _ask(raft: Raft, *, pre: bool, forced: bool) -> None:
 
 
 def _answer_old(raft: Raft, message: Message) -> None:
-    """Notify the leader of an older term of the new term, even if nobody here may campaign (etcd/raft, `stepFollower` with check-quorum)."""
+    """Notify the leader of an older term of the new term, even if this member may not campaign (etcd/raft, `stepFollower` with check-quorum)."""
     if isinstance(message, _OF_LEADERS):
         raft.send(HeartbeatAnswer(message.sender, raft.node, raft.group, raft.term))
     elif type(message) is Vote:

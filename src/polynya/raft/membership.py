@@ -102,7 +102,7 @@ def _refusal(raft: Raft, target: Configuration) -> ProposalRefused | None:
 
 
 def _caught_up(raft: Raft, node: int) -> bool:
-    """Return whether a learner may become a voter. A blank replica that still learns votes for nobody, so counting on it could prevent
+    """Return whether a learner may become a voter. A blank replica that still learns never votes, so counting on it could prevent
     elections."""
     peer = raft.peers.get(node)
     return peer is not None and peer.match + raft.settings.caught_up_entries >= raft.log.last and peer.match > 0 and peer.learned

@@ -99,7 +99,7 @@ def _is_sending(raft: Raft, wanted: ChunkWanted) -> bool:
     return raft.role is Role.LEADER and peer is not None and peer.mode is Mode.SNAPSHOT and peer.snapshot == wanted.snapshot
 
 
-# --- the others --------------------------------------------------------------------------------------------------------------------
+# --- other members -----------------------------------------------------------------------------------------------------------------
 
 
 def on_chunk(raft: Raft, message: SnapshotChunk) -> None:

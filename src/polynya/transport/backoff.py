@@ -1,4 +1,4 @@
-"""Connecting again and again: how long to wait before the next attempt, longer each time, and not all at once."""
+"""Reconnection with exponential backoff and jitter."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from polynya.transport.link import FrameLink
 SECONDS = 0.01
 SECONDS_MAX = 0.5
 Connect = Callable[[], Awaitable[FrameLink]]
-"""A new connection, greeted and ready; raises OSError (which TimeoutError is)."""
+"""Returns a new connection after the handshake; raises OSError (TimeoutError included)."""
 
 
 class Backoff:
-    """Of one connection. A connection that lasted for `SECONDS_MAX` begins anew."""
+    """The backoff of one connection. It is reset after a connection that lasted `SECONDS_MAX`."""
 
     def __init__(self) -> None:
         self._pause = SECONDS
@@ -27,7 +27,7 @@ class Backoff:
         self._connected = asyncio.get_running_loop().time()
 
     async def wait(self) -> None:
-        """After a failure, or after a connection was lost."""
+        """Wait after a failed attempt or a lost connection."""
         if self._connected and asyncio.get_running_loop().time() - self._connected > SECONDS_MAX:
             self._pause = SECONDS
         self._connected = 0.0
@@ -38,12 +38,13 @@ class Backoff:
         self._pause = min(self._pause * 2, SECONDS_MAX)
 
     def hurry(self) -> None:
-        """Whoever waits need not: the next attempt is likely to succeed."""
+        """End the current wait: the next attempt is likely to succeed."""
         self._hurry.set()
 
 
 async def keep_connected(connect: Connect, begin: Callable[[FrameLink], bool], lost: asyncio.Event, backoff: Backoff) -> None:
-    """Until cancelled. `begin` takes a new connection and says whether it is still up; the owner sets `lost` when that is over."""
+    """Keep a connection until cancelled. `begin` takes a new connection and returns whether it is still up. The owner sets `lost` when it
+    ends."""
     while True:
         lost.clear()
         try:

@@ -1,4 +1,4 @@
-"""Connections to cores of other nodes: over TCP, with TLS where there is some, greeted."""
+"""Outgoing connections to cores of other nodes: TCP, optional TLS, and the handshake."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from polynya.transport.link import FRAME_BYTES_MAX, HELLO_BYTES_MAX, FrameLink, 
 
 CONNECT_SECONDS = 2.0
 GREET_SECONDS = 3.0
-PLACES_MAX = 3  # where a node may be: as the settings, and as the cluster have it
-TROUBLES_MAX = 8  # that are not said again
+PLACES_MAX = 3  # addresses of a node, from the settings and from the cluster map
+TROUBLES_MAX = 8  # distinct problems that are logged only once
 _UNGREETED = "it closed the connection before it answered (is TLS on on one side only?)"
 _UNTRUSTED = "it closed the connection before it answered: it may not accept this node's certificate; its log says why"
 log = logging.getLogger("polynya.transport")
 
 
 class PeerTls(msgspec.Struct):
-    """Both sides show a certificate of the cluster's authority. A reload replaces the contexts; connections that are there go on."""
+    """TLS contexts. Both sides present a certificate of the cluster's authority. A reload replaces the contexts; open connections continue."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
 
 
 class HandshakeRefused(ConnectionError):
-    """One of the two sides does not want the other."""
+    """One of the two sides rejected the other."""
 
 
 class Dialer:
-    """Connects one core to those of the node `node` at `place` (host, port), or where it was said to be later: of several places the one where it
-    answers. Says once in the log why it cannot, and again when that changes."""
+    """Connects one core to the cores of node `node` at `place` (host, port) or at an address given later. It tries several addresses in
+    turn. It logs once why the node is unreachable, and again when the reason changes."""
 
     def __init__(self, own: Hello, node: int, place: tuple[str, int], tls: PeerTls | None, on_hello: Callable[[Hello], None]) -> None:
         self.node = node
@@ -55,19 +55,19 @@ class Dialer:
         self._places = [place]  # the first is tried next
         self._tls = tls
         self._on_hello = on_hello
-        self.on_removed: Callable[[Hello], None] = lambda hello: None  # told by whom this node was removed, as that one knows
-        self.on_older: Callable[[Hello], None] = lambda hello: None  # … and who says that its data is an older copy
-        self.keep_out: Callable[[Hello], str] = lambda hello: ""  # what the journal of the node lacks, if it is an older copy
-        self._troubles: set[str] | None = None  # not tried yet
-        self.refusal = ""  # why one of the two sides does not want the other, as far as the last attempt says
+        self.on_removed: Callable[[Hello], None] = lambda hello: None  # called if the peer rejects this node as removed from the cluster
+        self.on_older: Callable[[Hello], None] = lambda hello: None  # … or as a stale copy of its data
+        self.keep_out: Callable[[Hello], str] = lambda hello: ""  # returns what a stale peer's journal lacks
+        self._troubles: set[str] | None = None  # None before the first attempt
+        self.refusal = ""  # why one side rejected the other in the last attempt
 
     def move(self, place: tuple[str, int]) -> None:
-        """The node is said to be there now."""
+        """Add a new address of the node."""
         if place not in self._places:
             self._places = [place, *self._places][:PLACES_MAX]
 
     async def connect(self, core: int, lane: int) -> FrameLink:
-        """A link that may be used. Raises OSError."""
+        """Return a connection after the handshake. Raises OSError."""
         try:
             async with asyncio.timeout(CONNECT_SECONDS + GREET_SECONDS):
                 link = await self._connect(core, lane)
@@ -75,14 +75,14 @@ class Dialer:
             self._note(why(error), wanted=not isinstance(error, (HandshakeRefused, ssl.SSLError)))
             self._places.append(self._places.pop(0))
             raise
-        except Exception as error:  # who keeps the connection tries again after an OSError, and only then
+        except Exception as error:  # `keep_connected` retries only after an OSError
             self._note(repr(error))
             raise ConnectionError(repr(error)) from error
         self._note("")
         return link
 
     async def ask(self) -> Hello:
-        """What the node's first core says of itself, to one that does not come in (`own.asks`). Raises OSError."""
+        """Return the `Hello` of the node's first core without joining (`own.asks`). Raises OSError."""
         async with asyncio.timeout(CONNECT_SECONDS + GREET_SECONDS):
             link, type_, kind, body = await self._greet(0, LANE_ASK)
         certified = certified_names(link)
@@ -109,7 +109,7 @@ class Dialer:
         return link
 
     async def _greet(self, core: int, lane: int) -> tuple[FrameLink, int, int, bytes]:
-        """A connection, and how the other side answered the greeting."""
+        """Connect and send our `Hello`. Return the link and the answer."""
         async with asyncio.timeout(CONNECT_SECONDS):
             raw = await self._open()
             try:
@@ -165,7 +165,7 @@ class Dialer:
         if type_ != FrameType.WELCOME or reason:
             raise HandshakeRefused(reason or "it does not speak this protocol")
         lacking = self.keep_out(other)
-        if lacking:  # it hears of it when it comes here
+        if lacking:  # the peer receives the reason when it connects to this node
             raise HandshakeRefused(older_text(self.node, lacking))
         self._on_hello(other)
         if other.core != core:
@@ -187,14 +187,14 @@ class Dialer:
 
 
 class _Greeting:
-    """A link that waits for its first frame."""
+    """A link that waits for the answer to the handshake."""
 
     def __init__(self, unanswered: OSError, *, checked: bool) -> None:
         self._unanswered = unanswered
         self.answer: asyncio.Future[tuple[int, int, bytes]] = asyncio.get_running_loop().create_future()
         self.link = FrameLink(_nothing, self._frame, self._lost, checked=checked)
         self.link.body_bytes_max = HELLO_BYTES_MAX
-        self.link.complain = lambda reason: None  # that it did not answer is said
+        self.link.complain = lambda reason: None  # `_note` logs the missing answer
 
     def _frame(self, type_: int, kind: int, ident: int, body: bytes) -> None:
         if not self.answer.done():
@@ -206,17 +206,18 @@ class _Greeting:
 
 
 def let_go(raw: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
-    """`raw` was given to `create_connection`, and its descriptor is the transport's, however that ended.
+    """Detach `raw` after `create_connection`: the transport owns its descriptor, whatever the outcome.
 
-    uvloop attaches the object to the transport only after its first wait: a connection that broke by then has closed the descriptor, and the
-    object would close the same number again when it is collected, whosever that is by then (uvloop's issues 645 and 738, mended in part).
+    uvloop attaches the object to the transport only after its first wait. If the connection breaks before that, the transport has already
+    closed the descriptor. The garbage-collected object would close the same number again, which may then belong to another file (uvloop
+    issues 645 and 738, fixed in part).
     """
     if isinstance(loop, uvloop.Loop):
         raw.detach()
 
 
 def certified_names(link: FrameLink) -> tuple[str, ...] | None:
-    """The names that the other side's certificate is for; None without TLS."""
+    """Return the names in the peer's certificate; None without TLS."""
     ended: Any = link.transport.get_extra_info("ssl_object") if link.transport is not None else None
     if ended is None:
         return None
@@ -225,14 +226,14 @@ def certified_names(link: FrameLink) -> tuple[str, ...] | None:
 
 
 def tune(raw: socket.socket) -> None:
-    """Small frames leave at once; a dead other side is noticed by the kernel too, also while much is unsent."""
+    """Send small frames at once, and let the kernel detect a dead peer even while much data is unsent."""
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000)
 
 
 def why(error: OSError) -> str:
-    """For people; empty when the error says nothing."""
+    """Return a readable reason; empty if the error has none."""
     if isinstance(error, TimeoutError):
         return "it does not answer"
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -245,7 +246,7 @@ def _nothing() -> None:
 
 
 def report_lost(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A loop's exception handler: what uvloop's TLS says when it writes to a connection that has just ended is a line in the log."""
+    """Handle exceptions of an event loop. uvloop's TLS raises when it writes to a connection that has just ended; log that in one line."""
     fault, transport = context.get("exception"), context.get("transport")
     if isinstance(fault, RuntimeError) and transport is not None and transport.is_closing():
         log.info("a connection ended just as something arrived on it", extra={"error": str(fault)})

@@ -1,4 +1,4 @@
-"""Errors as numbers on the wire between cores."""
+"""Numeric codes of errors between cores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NOT_LEADER = 4
 
 
 def encode_error(error: BaseException) -> tuple[int, bytes]:
-    """Number and text. What is none of ours becomes OutcomeUnknown: it happened somewhere inside."""
+    """Encode an error as number and text. Unknown exception types become OutcomeUnknown, because they happened inside the handler."""
     if type(error) is NotLeader:
         return _NOT_LEADER, b"%d" % error.node
     number = next((_NUMBERS[kind] for kind in type(error).__mro__ if kind in _NUMBERS), None)

@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection between nodes: what both say first, and what each makes of it."""
+"""The handshake between nodes: the `Hello` that both sides send, and its validation."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ import msgspec
 
 from polynya.base.msgpack import UNREADABLE
 
-# The oldest protocol between nodes that this release speaks, and the newest. 2: appends of a group travel together; 3: what is for a leader is
-# passed on to it; 4: names have buckets of one to three characters. Releases that know 1 to 3 alone keep format 1 (base/formats.py).
+# The oldest and the newest protocol between nodes that this release supports. 2: appends of a group are batched. 3: requests for a leader
+# are forwarded. 4: names have buckets of one to three characters. Releases that support only 1 to 3 keep format 1 (base/formats.py).
 PROTOCOL_MIN = 4
 PROTOCOL_MAX = 4
 MAGIC = b"polynya\x01"
-PREAMBLE = struct.Struct("<8sHB5x")  # magic, core, lane: in clear, before TLS, so that the core that was meant does the handshake
-CORES_MAX = 256  # of a node: see `address`
-LANE_ASK = 0  # calls, subscriptions, bulk
-LANE_RAFT = 1  # nothing large goes before a heartbeat
+PREAMBLE = struct.Struct("<8sHB5x")  # magic, core, lane: in clear text before TLS, so that the target core does the handshake
+CORES_MAX = 256  # limit for a node, see `address`
+LANE_ASK = 0  # calls, subscriptions, bulk data
+LANE_RAFT = 1  # Raft messages only: no large message delays a heartbeat
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True):
-    """A core of a node, to one of another. Fields are only appended, with defaults."""
+    """A core of a node introduces itself to a core of another node. Fields are only appended, with defaults."""
 
-    low: int  # protocols that it speaks
+    low: int  # the protocols that it supports
     high: int
     cluster: str
-    history: int  # moves on when a restore or an accepted loss starts a new one
+    history: int  # incremented when a restore or an accepted loss starts a new history
     groups: int
     node: int
     core: int
     cores: int
-    start: str  # of this life of the node
+    start: str  # this incarnation of the node
     release: str = ""
-    level: int = 0  # of the rules for logs, the newest that it knows (base/levels.py); 0: as 1
-    works_at: int = 0  # the highest that a group there has reached
-    asks: bool = False  # it only wants to know whom it would meet: it is told, and let go
-    removed: int = 0  # said to a node that was removed from the cluster: the epoch of a map that has it so (docs/decisions/0017)
-    journal: int = 0  # the number of the core's journal; 0: it does not say
-    opened: int = 0  # the place where that ended when this life of the core began
-    life: int = 0  # of the core: random
-    lacks: str = ""  # said to one whose journal is an older copy: what it has lost (docs/decisions/0023)
-    epoch: int = 0  # of the newest map of the cluster that it knows
+    level: int = 0  # the newest log level that it supports (base/levels.py); 0 means 1
+    works_at: int = 0  # the highest log level that a group there has reached
+    asks: bool = False  # discovery only: the peer answers and closes the connection
+    removed: int = 0  # sent to a removed node: the epoch of a map without it (docs/decisions/0017)
+    journal: int = 0  # number of the core's journal; 0: not reported
+    opened: int = 0  # end of the journal when this incarnation of the core started
+    life: int = 0  # incarnation of the core, a random number
+    lacks: str = ""  # sent to a node with a stale journal: what it has lost (docs/decisions/0023)
+    epoch: int = 0  # of the newest cluster map that it knows
 
 
 encode_hello = msgspec.msgpack.Encoder().encode
@@ -48,7 +48,7 @@ _decoder = msgspec.msgpack.Decoder(Hello)
 
 
 def decode_hello(body: bytes) -> Hello:
-    """Raises msgspec.DecodeError."""
+    """Decode a `Hello`. Raises msgspec.DecodeError."""
     try:
         return _decoder.decode(body)
     except UNREADABLE as error:
@@ -56,8 +56,8 @@ def decode_hello(body: bytes) -> Hello:
 
 
 def judge(own: Hello, other: Hello, *, expected: int, certified: tuple[str, ...] | None) -> str:
-    """Why the other must not come in; empty when it may. `expected`: the node that it has to be. `certified`: the names in its certificate;
-    None where there is no TLS."""
+    """Return why the other core must be rejected; empty if it is accepted. `expected`: the required node. `certified`: the names in its
+    certificate; None without TLS."""
     if max(own.low, other.low) > min(own.high, other.high):
         return (
             f"it speaks protocol {_range(other)}, this node {_range(own)} (release {other.release or 'unknown'} and {own.release}); "
@@ -92,29 +92,29 @@ def judge(own: Hello, other: Hello, *, expected: int, certified: tuple[str, ...]
 
 
 def older_text(node: int, lacks: str) -> str:
-    """Why a node that comes with an older journal must not come in."""
+    """Return the reason for rejecting a node with a stale journal."""
     return (
         f"node {node} came back with an older copy of its data ({lacks}): it has forgotten what it promised, and begins on an empty folder"
     )
 
 
 def node_name(node: int) -> str:
-    """The name that a node's certificate is for."""
+    """Return the name that a node's certificate must contain."""
     return f"node-{node}.polynya.internal"
 
 
 def address(node: int, core: int) -> int:
-    """What a core of another node is called here; a core of this node is called by its bare number."""
+    """Return the address of a core of another node. The address of a local core is its bare number."""
     return node << 8 | core
 
 
 def node_of(address: int) -> int:
-    """0 for a core of this node."""
+    """Return the node of an address; 0 for a local core."""
     return address >> 8
 
 
 def _step(newest: int) -> str:
-    """The way out for two nodes, of which one speaks at most the protocol `newest`."""
+    """Return the remedy for two nodes if one supports at most the protocol `newest`."""
     if newest < PROTOCOL_MIN:
         return (
             "the older one keeps its data in format 1: start the new release on empty folders, and copy the streams with 'polynya import'"

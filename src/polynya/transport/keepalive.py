@@ -1,29 +1,29 @@
-"""Whether the other end of a connection between nodes is still there: it is asked, and something has to come."""
+"""Liveness of a connection between nodes: send PINGs, and expect data in return."""
 
 from __future__ import annotations
 
 from polynya.base.limits import KIB
 from polynya.transport.link import FrameLink, FrameType
 
-# So long without a byte, and without taking one, and it is gone, whatever the kernel says. A write that waits for its answer then costs, with the
-# election that follows, less than two seconds; and a process that stands still for less is not missed.
+# A peer that sends and accepts no byte for this long counts as lost, whatever the kernel reports. A write that waits for its answer is then
+# delayed by less than two seconds, election included. A shorter pause of a process goes unnoticed.
 SILENCE_SECONDS = 1.0
-TICK_SECONDS_MAX = 0.5  # a tick that comes later says that this process stood still: then nothing is known about others
+TICK_SECONDS_MAX = 0.5  # a later tick means that this process stalled; silence then says nothing about peers
 
-# What is small arrives at once, and a kernel takes it for a process that stands still. A link on which more than that waits is busy, and its other
-# end there, while so much moves from tick to tick: 1 Mbit/s. What is slower counts as silence, as somebody with better links may do better.
+# Small data arrives at once, and the kernel accepts it even for a stalled process. A link with more unsent data is busy. Its peer counts as
+# up while this much moves between ticks (1 Mbit/s). A slower link counts as silent, because another node may have better links.
 BUSY_BYTES = 64 * KIB
 MOVED_BYTES = 32 * KIB
 
 
 class Keepalive:
-    """Of one connection after the other. Call `beat` a few times a second."""
+    """Keepalive of successive connections. Call `beat` a few times a second."""
 
     __slots__ = ("_beaten", "_taken", "_unsent", "heard", "taking")
 
     def __init__(self) -> None:
-        self.heard = self._beaten = 0.0  # the loop's time
-        self.taking = False  # at the last beat: much is on its way, and moves, and the answer to what was asked is behind it
+        self.heard = self._beaten = 0.0  # in the event loop's time
+        self.taking = False  # at the last beat, much data was moving ahead of the PING answer
         self._taken = self._unsent = 0
 
     def begin(self, now: float) -> None:
@@ -32,7 +32,7 @@ class Keepalive:
         self._taken = self._unsent = 0
 
     def beat(self, link: FrameLink, now: float, synced: int = 0) -> None:
-        """Asks, and closes a link that has been silent for too long. `synced`: how far this core's journal is."""
+        """Send a PING, or close a link that has been silent for too long. `synced`: how far this core's journal is synced."""
         unsent = link.unsent
         taken = link.handed - unsent
         moved, busy = taken - self._taken, self._unsent >= BUSY_BYTES

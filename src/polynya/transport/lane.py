@@ -1,4 +1,4 @@
-"""Messages of groups to one core of another node: one frame for all that a turn has to say, and never a wait."""
+"""Raft messages to one core of another node: one frame for all messages of a turn, never blocking."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from polynya.transport.backoff import Backoff, Connect, keep_connected
 from polynya.transport.keepalive import Keepalive
 from polynya.transport.link import FrameLink, FrameType
 
-# Unsent, beside what the socket has: the largest append and others. Over it the oldest messages are dropped: they are sent again, or were overtaken.
+# Unsent bytes, in addition to the socket: the largest append and others. Above the bound the oldest messages are dropped; Raft resends
+# them, or newer ones replace them.
 QUEUE_BYTES_MAX = 64 * MIB
-SOCKET_BYTES_MAX = 1 * MIB  # more than this is not given to the socket: what it has cannot be dropped
-FRAME_BYTES = 4 * MIB  # a frame holds at least one message, and more only up to this
+SOCKET_BYTES_MAX = 1 * MIB  # limit for the socket, because data in it cannot be dropped
+FRAME_BYTES = 4 * MIB  # a frame holds at least one message, and several only up to this size
 _LENGTH = struct.Struct("<I")
 
 
 class Lane:
-    """The asking side. `on_up` and `on_down` are told of each connection, `on_taking` at each tick while much that was sent moves; `send` never
-    blocks."""
+    """The sending side of Raft messages. `on_up` and `on_down` are called for each connection, `on_taking` at each tick while large data
+    moves. `send` never blocks."""
 
     def __init__(self, connect: Connect, on_up: Callable[[], None], on_down: Callable[[], None], on_taking: Callable[[], None]) -> None:
-        self.synced: Callable[[], int] = lambda: 0  # how far this core's journal is
+        self.synced: Callable[[], int] = lambda: 0  # how far this core's journal is synced
         self._connect = connect
         self._on_up = on_up
         self._on_down = on_down
@@ -43,11 +44,11 @@ class Lane:
         return self._link is not None
 
     def silent_seconds(self, now: float) -> float:
-        """For how long nothing was heard."""
+        """Return how long nothing was received."""
         return max(0.0, now - self._pulse.heard)
 
     def send(self, messages: list[bytes]) -> None:
-        """They leave at once, or wait for room; without a connection they are dropped."""
+        """Send messages at once, or queue them. Without a connection they are dropped."""
         link, queue = self._link, self._queue
         if link is None:
             self.dropped += len(messages)
@@ -72,14 +73,14 @@ class Lane:
             self.drop()
 
     def tick(self, now: float) -> None:
-        """A few times a second."""
+        """Run the keepalive; called a few times a second."""
         if self._link is not None:
             self._pulse.beat(self._link, now, self.synced())
             if self._pulse.taking:
                 self._on_taking()
 
     def hurry(self) -> None:
-        """The other side has shown that it is there: try now, if it is still to be reached."""
+        """Retry now, because the peer has shown that it is up."""
         self._backoff.hurry()
 
     def drop(self) -> None:
@@ -118,7 +119,7 @@ class Lane:
 
 
 def join_messages(messages: list[bytes]) -> bytes:
-    """The body of one frame."""
+    """Join messages into the body of one frame."""
     pieces: list[bytes] = []
     for message in messages:
         pieces += (_LENGTH.pack(len(message)), message)
@@ -126,7 +127,7 @@ def join_messages(messages: list[bytes]) -> bytes:
 
 
 def messages_of(body: bytes) -> list[bytes]:
-    """Those of one frame. Raises Senseless when it is none."""
+    """Split the body of a frame into messages. Raises InvalidMessage if it is malformed."""
     found: list[bytes] = []
     position, end = 0, len(body)
     while position < end:
@@ -139,4 +140,4 @@ def messages_of(body: bytes) -> list[bytes]:
 
 
 def _only_pongs(type_: int, kind: int, ident: int, body: bytes) -> None:
-    """Nothing else is said in this direction."""
+    """Ignore frames: the peer sends only PONGs in this direction."""

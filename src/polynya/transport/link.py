@@ -1,4 +1,4 @@
-"""One connection: frames in, frames out; what is sent within one pass of the loop leaves in one write."""
+"""Framing of one connection. Frames sent in one pass of the event loop leave in one write."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from polynya.base.limits import APPEND_BYTES_MAX, INFLIGHT_BYTES_PER_CORE, KIB, 
 from polynya.base.msgpack import UNREADABLE
 
 PROTOCOL_VERSION = 1
-FRAME_BYTES_MAX = APPEND_BYTES_MAX + 8 * MIB  # the largest append with its command around it; more is no frame of ours
-HELLO_BYTES_MAX = 16 * KIB  # of one before the other side is known
-QUEUE_BYTES_MAX = INFLIGHT_BYTES_PER_CORE  # unsent bytes of one connection; over it nothing more is taken
-HEADER = struct.Struct("<IBHQI")  # body length, type, kind, id, and the CRC of all that (0 on links that are checked otherwise)
+FRAME_BYTES_MAX = APPEND_BYTES_MAX + 8 * MIB  # the largest append with its command; a larger frame is invalid
+HELLO_BYTES_MAX = 16 * KIB  # limit before the peer is known
+QUEUE_BYTES_MAX = INFLIGHT_BYTES_PER_CORE  # unsent bytes of one connection; above it nothing more is accepted
+HEADER = struct.Struct("<IBHQI")  # body length, type, kind, id, and the CRC of everything (0 on links with other checks)
 HEADER_BYTES = HEADER.size
 _FIELDS = struct.Struct("<IBHQ")
 _INT = struct.Struct("i")
@@ -30,28 +30,28 @@ _crc = google_crc32c.extend
 
 
 class FrameType(enum.IntEnum):
-    """What a frame is."""
+    """The type of a frame."""
 
     HELLO = 0
-    CALL = 1  # asks for one REPLY or ERROR
+    CALL = 1  # requires one REPLY or ERROR
     REPLY = 2
-    ERROR = 3  # kind: an error's number
-    SEND = 4  # asks for nothing
-    OPEN = 5  # asks for ITEMs until END
+    ERROR = 3  # kind: an error number
+    SEND = 4  # requires no answer
+    OPEN = 5  # requires ITEMs until END
     ITEM = 6
-    END = 7  # kind: an error's number, 0 when all was said
-    CANCEL = 8  # no more ITEMs are wanted
-    PING = 9  # between nodes: asks for a PONG; its id as RAFT's
+    END = 7  # kind: an error number, 0 after a normal end
+    CANCEL = 8  # stop sending ITEMs
+    PING = 9  # between nodes: requires a PONG; id as in RAFT
     PONG = 10
-    RAFT = 11  # between nodes: messages of groups, each with its length before it; id: how far the sender's journal is synced, 0: it does not say
+    RAFT = 11  # between nodes: length-prefixed Raft messages; id: how far the sender's journal is synced, 0: not reported
     WELCOME = 12  # between nodes: answers HELLO
-    REFUSED = 13  # likewise: kind is the length of what the answerer is, after which the reason follows
+    REFUSED = 13  # likewise; kind: the length of the sender's Hello, after which the reason follows
 
 
 class FrameLink(asyncio.Protocol):
-    """A connection's framing. `on_frame(type, kind, id, body)` is called for each frame, `on_lost` once at the end.
+    """The framing of a connection. `on_frame(type, kind, id, body)` is called for each frame, `on_lost` once at the end.
 
-    A frame that cannot be ours ends the connection. `checked`: frames carry a CRC, for networks whose own is weak.
+    An invalid frame ends the connection. `checked`: frames carry a CRC, for networks with weak checksums.
     """
 
     def __init__(
@@ -66,32 +66,32 @@ class FrameLink(asyncio.Protocol):
         self.on_frame = on_frame
         self.on_lost = on_lost
         self.checked = checked
-        self.body_bytes_max = FRAME_BYTES_MAX  # a longer frame is none of ours; less, as long as nobody has greeted
-        self.complain: Callable[[str], None] = _told  # called with the reason when what comes makes no sense; the connection then ends
-        self.on_room: Callable[[], None] = _nothing  # called when it is not full any more
-        self.quiet = False  # nothing came since somebody set this
-        self.received = self.handed = 0  # bytes that came, and bytes that the socket or the buffer before it was given, so far
+        self.body_bytes_max = FRAME_BYTES_MAX  # a longer frame is invalid; smaller before the handshake
+        self.complain: Callable[[str], None] = _told  # called with the reason when received data is invalid; the connection then ends
+        self.on_room: Callable[[], None] = _nothing  # called when it is no longer full
+        self.quiet = False  # nothing was received since this was last set
+        self.received = self.handed = 0  # total bytes received, and handed to the socket or its buffer
         self.transport: Any = None
         self.up = False
-        self.full = False  # more than the bound is unsent
-        self.pauses_reading = False  # while full: set by the side that answers
-        self.queued_id = 0  # the largest id handed to `send` …
-        self.written_id = 0  # … and to the socket
+        self.full = False  # the unsent bytes exceed the bound
+        self.pauses_reading = False  # while full: set by the answering side
+        self.queued_id = 0  # the largest id passed to `send` …
+        self.written_id = 0  # … and handed to the socket
         self._loop = asyncio.get_running_loop()
-        # `writelines` of asyncio's own loop never calls `pause_writing` in Python 3.12.0 to 3.12.8, 3.13.0 and 3.13.1 (CVE-2024-12254), and fails
-        # there on a connection that is closed.
+        # `writelines` of asyncio's own loop never calls `pause_writing` in Python 3.12.0 to 3.12.8, 3.13.0 and 3.13.1 (CVE-2024-12254). It
+        # also fails there on a closed connection.
         self._joins_writes = isinstance(self._loop, uvloop.Loop)
         self._out: list[bytes] = []
         self._out_bytes = 0
-        self._paused = False  # the socket's buffer is over the bound
+        self._paused = False  # the socket's buffer exceeds the bound
         self._flush_scheduled = False
-        self._rest = b""  # of a header that is not whole yet
-        self._head = (0, 0, 0, 0)  # type, kind, id, CRC of a frame whose body is not whole yet …
+        self._rest = b""  # of an incomplete header
+        self._head = (0, 0, 0, 0)  # type, kind, id, CRC of a frame with an incomplete body …
         self._pieces: list[bytes] = []  # … the body so far …
-        self._missing = 0  # … and how much of it is to come
+        self._missing = 0  # … and the number of missing bytes
 
     def send(self, type_: int, kind: int, ident: int, body: bytes) -> None:
-        """Queue one frame; it leaves at the end of this pass of the loop. Ignored when the connection is down."""
+        """Queue one frame; it leaves at the end of this pass of the loop. Ignored if the connection is down."""
         if not self.up:
             return
         out = self._out
@@ -110,35 +110,35 @@ class FrameLink(asyncio.Protocol):
 
     @property
     def awaited(self) -> int:
-        """The type of the frame of which a part has come, and the rest has not; -1 when there is none."""
+        """Return the type of the partly received frame; -1 if there is none."""
         return self._head[0] if self._missing else -1
 
     @property
     def unsent(self) -> int:
-        """Bytes that the other side's kernel does not have, as far as this one's says: megabytes may be there, and on a slow link for seconds."""
+        """Return the bytes that the peer's kernel has not acknowledged. The local kernel may hold megabytes, on a slow link for seconds."""
         waiting: int = self.transport.get_write_buffer_size()
         socket = self.transport.get_extra_info("socket")
-        if socket is None:  # its end is only not told yet
+        if socket is None:  # it has ended, and the notification is pending
             return waiting
         try:
             queued = fcntl.ioctl(socket.fileno(), termios.TIOCOUTQ, bytes(_INT.size))
-        except (OSError, ValueError):  # it is closed, or this is a system whose sockets do not tell
+        except (OSError, ValueError):  # it is closed, or the system does not report this
             return waiting
         return waiting + int(_INT.unpack(queued)[0])
 
     def close(self) -> None:
-        """Drop the connection, with all that is unsent; `on_lost` follows."""
+        """Drop the connection and all unsent data; `on_lost` follows."""
         self.up = False
         if self.transport is not None:
             self.transport.abort()
 
     def fail(self, reason: str) -> None:
-        """What has come cannot be ours: that is said, and the connection dropped."""
+        """Report invalid data and drop the connection."""
         self.complain(reason)
         self.close()
 
     def end(self) -> None:
-        """Take and send nothing more; what was sent still leaves. `on_lost` follows."""
+        """Stop receiving and sending. Sent data still leaves; `on_lost` follows."""
         self.flush()
         self.up = False
         self.transport.close()
@@ -169,7 +169,7 @@ class FrameLink(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             self._take(data)
-        except UNREADABLE as error:  # by whoever the frame was for
+        except UNREADABLE as error:  # raised by the receiver of the frame
             self.fail(f"what a frame says cannot be read: {error}")
 
     def _take(self, data: bytes) -> None:
@@ -204,7 +204,7 @@ class FrameLink(asyncio.Protocol):
             self._rest = data[position:]
 
     def _is_sound(self, head: tuple[int, int, int, int], body: bytes) -> bool:
-        """What is not ends the connection."""
+        """Check the CRC of a frame. A wrong one ends the connection."""
         type_, kind, ident, crc = head
         if _crc(_crc(0, _FIELDS.pack(len(body), type_, kind, ident)), body) == crc:
             return True
@@ -212,7 +212,7 @@ class FrameLink(asyncio.Protocol):
         return False
 
     def _begin(self, head: tuple[int, int, int, int], length: int, first: bytes) -> None:
-        """A frame whose body is not all here: its pieces are joined once, at the end."""
+        """Start a frame with an incomplete body; its pieces are joined once, at the end."""
         if length > self.body_bytes_max:
             self.fail("a frame is longer than any of ours")
             return
@@ -228,7 +228,7 @@ class FrameLink(asyncio.Protocol):
             self.on_frame(*self._head[:3], body)
 
     def flush(self) -> None:
-        """What was sent leaves now."""
+        """Write all queued frames now."""
         self._flush_scheduled = False
         if not self.up or not self._out:
             return

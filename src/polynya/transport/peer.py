@@ -1,4 +1,4 @@
-"""The asking side of a connection to one other core: calls, one-way messages, subscriptions, reconnection."""
+"""The requesting side of a connection to one other core: calls, one-way messages, subscriptions, reconnection."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from polynya.transport.errors import decode_error
 from polynya.transport.keepalive import Keepalive
 from polynya.transport.link import FRAME_BYTES_MAX, QUEUE_BYTES_MAX, FrameLink, FrameType
 
-CALLS_MAX = 65_536  # without an answer, per peer: a caller that hits this is a client's flood
-WAIT_SECONDS = 1.0  # what is asked while the peer is away waits so long for its return (a core's restart), then fails
+CALLS_MAX = 65_536  # unanswered calls per peer; only a flood of client requests reaches this
+WAIT_SECONDS = 1.0  # how long requests wait for an absent peer (the restart of a core) before they fail
 Done = Callable[[bytes | BaseException], None]
 Outcome = TypeVar("Outcome")
 
 
 class PeerSubscription:
-    """A stream of messages from a peer. After `cancel` neither `on_item` nor `on_end` is called."""
+    """A stream of messages from a peer. After `cancel`, neither `on_item` nor `on_end` is called."""
 
     __slots__ = ("_peer", "ident", "on_end", "on_item")
 
@@ -36,22 +36,22 @@ class PeerSubscription:
 
 
 class Peer:
-    """Everything this core asks of one other core, which `name` names in messages to people."""
+    """All requests of this core to one other core. `name` is used in messages to users."""
 
     def __init__(self, name: str, connect: Connect, *, call_seconds: float, pulse: Keepalive | None = None) -> None:
         self.name = name
-        self.now = 0.0  # the loop's time at the last tick: good enough for deadlines
+        self.now = 0.0  # the event loop's time at the last tick, precise enough for deadlines
         self.refused = 0
         self.failed = 0
         self._connect = connect
-        self._pulse = pulse  # None: the kernel tells at once when the other side ends
+        self._pulse = pulse  # None: the kernel reports at once when the peer ends
         self._call_seconds = call_seconds
         self._link: FrameLink | None = None
-        self._down_since = math.inf  # the first tick sets it: the first connection is waited for as well
+        self._down_since = math.inf  # set by the first tick; requests wait for the first connection, too
         self._next_id = 0
-        self._calls: dict[int, tuple[Done, float]] = {}  # in the order of their deadlines
+        self._calls: dict[int, tuple[Done, float]] = {}  # ordered by deadline
         self._subscriptions: dict[int, PeerSubscription] = {}
-        self._waiting: list[tuple[int, int, int, bytes]] = []  # type, kind, id, body: asked while the peer is away
+        self._waiting: list[tuple[int, int, int, bytes]] = []  # type, kind, id, body: queued while the peer is down
         self._waiting_bytes = 0
         self._closed = False
         self._up = asyncio.Event()
@@ -74,7 +74,7 @@ class Peer:
             done(self._unavailable())
 
     def send(self, kind: int, body: bytes) -> bool:
-        """Whether it was taken; a message that was may still be lost with the connection."""
+        """Send a message and return whether it was accepted. An accepted message may still be lost with the connection."""
         return self._take(FrameType.SEND, kind, body) > 0
 
     def subscribe(
@@ -108,19 +108,19 @@ class Peer:
             self.close()
 
     def close(self) -> None:
-        """It is not kept any more, or never was: what waits for a connection fails, and what is asked from now on."""
+        """Fail the requests that wait for a connection, and all later ones."""
         self._closed = True
         self._fail_waiting(Unavailable("this core is stopping"))
 
     def hurry(self) -> None:
-        """The peer has shown that it is there: try now, if it is still to be reached."""
+        """Retry now, because the peer has shown that it is up."""
         self._backoff.hurry()
 
     async def wait_connected(self) -> None:
         await self._up.wait()
 
     def tick(self, now: float) -> None:
-        """Called a few times a second: what waited too long fails."""
+        """Fail requests that timed out; called a few times a second."""
         self.now = now
         self._down_since = min(self._down_since, now)
         if self._pulse is not None and self._link is not None:
@@ -136,7 +136,7 @@ class Peer:
             _tell(done, OutcomeUnknown(f"{self.name} did not answer within {self._call_seconds:g} s"))
 
     def _take(self, type_: int, kind: int, body: bytes) -> int:
-        """Send or keep one frame; its id, 0 when it is refused."""
+        """Send or queue one frame. Return its id; 0 if it was refused."""
         link = self._link
         assert len(body) <= FRAME_BYTES_MAX, f"a message of {len(body)} bytes: the largest request is much smaller"
         if self._closed or len(self._calls) >= CALLS_MAX or (link is not None and link.full):
@@ -158,12 +158,12 @@ class Peer:
         return Unavailable(f"{self.name} {state}; retry")
 
     def drop(self) -> None:
-        """The other side is known to be gone: do not wait for the connection to say so."""
+        """Close the connection at once, because the peer is known to be down."""
         if self._link is not None:
             self._link.close()
 
     def _begin(self, link: FrameLink) -> bool:
-        """Whether it is still up. What was asked while there was none leaves now."""
+        """Use a new connection and send the queued requests. Return whether it is still up."""
         if not link.up:
             return False
         self._link = link
@@ -197,14 +197,14 @@ class Peer:
     def _answered(self, done: Done, body: bytes) -> None:
         try:
             done(body)
-        except UNREADABLE as error:  # whoever asked must not wait for ever
+        except UNREADABLE as error:  # the caller must not wait forever
             self.failed += 1
             _tell(done, OutcomeUnknown(f"the answer of {self.name} makes no sense: {error}"))
         except Exception as fault:
             _report(fault)
 
     def _on_lost(self) -> None:
-        """Everything asked over the connection is decided now; what is asked from now on waits for the next."""
+        """Fail all requests on the lost connection. Later requests wait for the next one."""
         link, self._link = self._link, None
         assert link is not None
         self._up.clear()
@@ -239,5 +239,5 @@ def _tell(tell: Callable[[Outcome], object], outcome: Outcome) -> None:
 
 
 def _report(fault: Exception) -> None:
-    """Who cannot take its answer must not cost the others theirs."""
+    """Report a failed callback, so that the other callers still get their answers."""
     asyncio.get_running_loop().call_exception_handler({"message": "an answer could not be given", "exception": fault})

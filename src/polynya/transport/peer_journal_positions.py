@@ -1,7 +1,8 @@
-"""What cores of other nodes have said of their journals: one that comes back with less has lost what others count on (docs/decisions/0023).
+"""Journal positions reported by cores of other nodes. A core that returns with less has lost data that others count on
+(docs/decisions/0023).
 
-A core says with all that it sends for groups how far its journal is synced. That only grows, also over a power cut: no later start finds less. A
-disk that was lost is another journal; one that another has replaced is not to come back.
+With every Raft frame a core reports how far its journal is synced. This only grows, even across power failures: no later start finds less.
+After a disk loss the core has another journal. A replaced journal must never return.
 """
 
 from __future__ import annotations
@@ -12,38 +13,38 @@ import msgspec
 
 from polynya.transport.handshake import Hello, address
 
-BEFORE_MAX = 8  # journals of one core that were replaced, and lives that were let in
+BEFORE_MAX = 8  # replaced journals of one core, and accepted incarnations
 
 
 class JournalReport(msgspec.Struct):
-    """By a core of another node. `synced`: a place of its journal, segment << 32 | offset."""
+    """The last report of a core of another node. `synced` is a place of its journal, segment << 32 | offset."""
 
     node: int
     core: int
-    journal: int  # its number
+    journal: int  # the journal's number
     synced: int
-    lives: tuple[int, ...] = ()  # of the core, that were let in, the newest last
-    before: tuple[int, ...] = ()  # numbers of journals that this one has replaced, the newest last
+    lives: tuple[int, ...] = ()  # accepted incarnations of the core, the newest last
+    before: tuple[int, ...] = ()  # numbers of the journals that this one replaced, the newest last
 
 
 class PeerJournalPositions:
-    """Of one core. `dirty`: something was said since this was last False."""
+    """The reports that one core received. `dirty`: something changed since it was last set to False."""
 
     def __init__(self) -> None:
         self.dirty = False
-        self.kept_out: dict[int, str] = {}  # nodes that came with an older journal, and what it lacks
+        self.kept_out: dict[int, str] = {}  # nodes that came with a stale journal, and what it lacks
         self._said: dict[int, JournalReport] = {}
 
     def take(self, said: Iterable[JournalReport]) -> None:
-        """What was known before a start."""
+        """Load the reports saved before a restart."""
         self._said = {address(each.node, each.core): each for each in said}
 
     def give(self) -> list[JournalReport]:
-        """To be kept for the next start."""
+        """Return the reports to save for the next start."""
         return list(self._said.values())
 
     def lacks(self, hello: Hello) -> str:
-        """What the journal of a core that comes has lost, for people; empty: nothing, as far as is known here."""
+        """Return what the journal of a connecting core has lost, as text; empty if nothing is known to be lost."""
         known = self._said.get(address(hello.node, hello.core))
         if known is None or not hello.journal or hello.life in known.lives:
             return ""
@@ -54,20 +55,20 @@ class PeerJournalPositions:
         return ""
 
     def keep_out(self, hello: Hello) -> str:
-        """As `lacks`, of one that is refused for it."""
+        """Return the same as `lacks`, and record a core that is rejected for it."""
         lacking = self.lacks(hello)
         if lacking:
             self.kept_out[hello.node] = lacking
         return lacking
 
     def greet(self, hello: Hello) -> None:
-        """It is let in."""
-        if not hello.journal:  # of a release that does not say it
+        """Record an accepted core."""
+        if not hello.journal:  # a release that does not report it
             return
         self.kept_out.pop(hello.node, None)
         place = address(hello.node, hello.core)
         known = self._said.setdefault(place, JournalReport(hello.node, hello.core, hello.journal, hello.opened))
-        if known.journal != hello.journal:  # of a life that has greeted before: that of another, which is over, had come late
+        if known.journal != hello.journal:  # an accepted incarnation; a delayed handshake of a dead one had replaced it
             others = (*(number for number in known.before if number != hello.journal), known.journal)
             known.journal, known.synced, known.before = hello.journal, hello.opened, others[-BEFORE_MAX:]
         elif hello.life in known.lives:
@@ -78,8 +79,7 @@ class PeerJournalPositions:
         self.dirty = True
 
     def hear(self, place: int, journal: int, synced: int) -> None:
-        """The core at this address says how far its journal is synced. What was sent before it lost its disk may come after it greeted anew: that
-        was another journal."""
+        """Record how far the core at this address has synced its journal. Ignore late messages of another journal, sent before a disk loss."""
         known = self._said.get(place)
         if known is not None and journal == known.journal and synced > known.synced:
             known.synced = synced
@@ -87,5 +87,5 @@ class PeerJournalPositions:
 
 
 def place_text(place: int) -> str:
-    """For people."""
+    """Return a place as readable text."""
     return f"segment {place >> 32}, offset {place & 0xFFFF_FFFF}"

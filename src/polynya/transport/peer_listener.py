@@ -1,4 +1,5 @@
-"""The answering side: one guest per core that asks, its replies and pushed messages; and the socket for the other cores of this node."""
+"""The answering side: one inbound connection per requesting core, its replies and pushed messages, and the socket for the other cores of
+this node."""
 
 from __future__ import annotations
 
@@ -15,16 +16,16 @@ from polynya.transport.errors import encode_error
 from polynya.transport.link import FRAME_BYTES_MAX, HELLO_BYTES_MAX, PROTOCOL_VERSION, FrameLink, FrameType
 
 PUSHES_MAX = 65_536  # subscriptions of one core
-CLOSE_SECONDS = 5.0  # for connections that are dropped to be gone, which takes a pass of the loop
+CLOSE_SECONDS = 5.0  # time for dropped connections to end, which normally takes one pass of the loop
 Reply = Callable[[bytes | BaseException], None]
 Handler = Callable[[bytes, Reply, int], None]
 Greet = Callable[["InboundConnection", int, int, int, bytes], int]
-"""Judges the first frame of a guest: who it is, or -1, and then it is let go."""
+"""Validates the first frame of a connection. Returns the core, or -1 to close the connection."""
 log = logging.getLogger("polynya.transport")
 
 
 class PushStream:
-    """The pushing end of a subscription. `on_cancel` is called when the other side wants no more or is gone, not after `end`."""
+    """The pushing end of a subscription. `on_cancel` is called when the other side cancels or is gone, but not after `end`."""
 
     __slots__ = ("_guest", "_ident", "on_cancel", "open")
 
@@ -35,7 +36,7 @@ class PushStream:
         self.on_cancel: Callable[[], object] = _nothing
 
     def item(self, body: bytes) -> None:
-        """One message. If too much is unsent the subscription ends with Unavailable, and `on_cancel` is called."""
+        """Send one message. If too much is unsent, the subscription ends with Unavailable, and `on_cancel` is called."""
         if not self.open:
             return
         if self._guest.link.full or len(body) > FRAME_BYTES_MAX:
@@ -60,32 +61,32 @@ StreamHandler = Callable[[bytes, PushStream, int], None]
 
 
 class ConnectionSet:
-    """What answers guests, whichever door they came in by."""
+    """All inbound connections of a core, over Unix sockets and TCP, and their handlers."""
 
     def __init__(self) -> None:
         self.handlers: dict[int, Handler] = {}
         self.stream_handlers: dict[int, StreamHandler] = {}
         self.on_raft: Callable[[int, bytes], None] = _no_groups
-        self.on_synced: Callable[[int, int, int], None] = _nobody_asks  # (address, the journal's number, how far it is)
+        self.on_synced: Callable[[int, int, int], None] = _nobody_asks  # (address, the journal's number, its synced position)
         self.guests: set[InboundConnection] = set()
         self._closed = False
         self._empty = asyncio.Event()
 
     def enter(self, guest: InboundConnection) -> None:
-        """Its connection is up. It may have been accepted before the doors were closed, and come up after."""
+        """Add a connection that came up. Close it if the set was closed after it was accepted."""
         if self._closed:
             guest.link.close()
         else:
             self.guests.add(guest)
 
     def leave(self, guest: InboundConnection) -> None:
-        """Its connection is gone. May be called again."""
+        """Remove a connection that ended. Idempotent."""
         self.guests.discard(guest)
         if not self.guests:
             self._empty.set()
 
     async def close(self) -> None:
-        """Let all guests go, and nobody in; returns when they have gone."""
+        """Close all connections and accept no more. Returns when they have ended."""
         self._closed = True
         self._empty.clear()
         for guest in list(self.guests):
@@ -95,7 +96,7 @@ class ConnectionSet:
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._empty.wait()
-        except TimeoutError:  # nothing that is known: the others see the end of this process
+        except TimeoutError:  # no known cause; the peers notice when this process ends
             log.error("connections of others do not close", extra={"cores": sorted(guest.core for guest in self.guests)})
 
 
@@ -106,9 +107,9 @@ class InboundConnection:
         self._house = house
         self._greet = greet
         self.on_gone: Callable[[], None] = _nothing
-        self.core = -1  # until it said hello; then its number, or its address on another node
-        self.journal = 0  # the number of its journal, if it said one
-        self.received = 0  # bytes, until the last look
+        self.core = -1  # set by the handshake: its number, or its address on another node
+        self.journal = 0  # the number of its journal, if reported
+        self.received = 0  # bytes received at the last tick
         self.pushes: dict[int, PushStream] = {}
         self.link = FrameLink(self._on_up, self._on_frame, self._on_lost, checked=checked)
         self.link.pauses_reading = True
@@ -116,7 +117,7 @@ class InboundConnection:
 
     @property
     def complain(self) -> Callable[[str], None]:
-        """Called with the reason when what comes over the connection makes no sense."""
+        """Called with the reason when data on the connection is invalid."""
         return self.link.complain
 
     @complain.setter
@@ -124,8 +125,8 @@ class InboundConnection:
         self.link.complain = complain
 
     def leave(self) -> None:
-        """It did not come in after all. uvloop closes a connection whose connecting was cancelled without `connection_lost`, even after
-        `connection_made`; where that still follows it does nothing."""
+        """Remove a connection whose setup failed. After a cancelled setup uvloop closes it without `connection_lost`, even after
+        `connection_made`. A later `connection_lost` is harmless."""
         self.link.connection_lost(None)
 
     def _on_up(self) -> None:
@@ -181,11 +182,11 @@ class InboundConnection:
             self.link.fail(str(error))
         except PolynyaError as error:
             reply(error)
-        except Exception as error:  # the caller must not wait for ever; a bug here is told, and is no reason to drop the others
+        except Exception as error:  # the caller must not wait forever; a bug in a handler must not drop other requests
             reply(self._failed(kind, error))
 
     def _failed(self, kind: int, error: Exception) -> Exception:
-        """The answer."""
+        """Return the answer for a failed handler."""
         if isinstance(error, UNREADABLE):
             log.error("a message of another core makes no sense", extra={"kind": kind, "from_core": self.core, "error": str(error)})
             return Unavailable(f"this core cannot read that message of kind {kind}")
@@ -219,10 +220,10 @@ class InboundConnection:
 
 
 class PeerListener:
-    """The listening socket of this core for the others of its node."""
+    """The Unix socket on which this core listens for the other cores of its node."""
 
     def __init__(self, house: ConnectionSet, path: str, start_id: str) -> None:
-        self.on_arrival: Callable[[int], None] = _nobody  # called with each core of this node that has said hello
+        self.on_arrival: Callable[[int], None] = _nobody  # called with each local core after its handshake
         self._house = house
         self._start_id = start_id
         self._arrival = asyncio.Event()
@@ -230,7 +231,7 @@ class PeerListener:
         self._server: asyncio.AbstractServer | None = None
 
     async def open(self) -> None:
-        """Listen; a socket that a killed predecessor left is replaced."""
+        """Listen; replace a socket left by a killed process."""
         with suppress(FileNotFoundError):
             os.unlink(self._path)
         self._server = await asyncio.get_running_loop().create_unix_server(
@@ -239,17 +240,17 @@ class PeerListener:
 
     @property
     def present(self) -> Set[int]:
-        """The cores that have reached this one."""
+        """Return the cores that are connected to this one."""
         return {guest.core for guest in self._house.guests}
 
     async def wait_for(self, cores: Set[int]) -> None:
-        """Until each of them has come."""
+        """Wait until all these cores are connected."""
         while not cores <= self.present:
             self._arrival.clear()
             await self._arrival.wait()
 
     async def close(self) -> None:
-        """Listen no more, and let all guests go."""
+        """Stop listening and close all connections."""
         if self._server is not None:
             self._server.close()
         await self._house.close()
@@ -267,11 +268,11 @@ class PeerListener:
 
 
 def _no_groups(sender: int, body: bytes) -> None:
-    """Messages of groups on a node that is in no cluster: greeted guests do not send them."""
+    """Ignore Raft messages on a node outside a cluster; accepted connections do not send them."""
 
 
 def _nobody_asks(sender: int, journal: int, synced: int) -> None:
-    """Between cores of a node."""
+    """Ignore journal positions between cores of one node."""
 
 
 def _no_reply(answer: bytes | BaseException) -> None:
@@ -280,7 +281,7 @@ def _no_reply(answer: bytes | BaseException) -> None:
 
 
 def _too_large(body: bytes) -> OutcomeUnknown:
-    """Sent in place of what the other side would take for garbage, and drop the connection for."""
+    """Return the error sent instead of an answer that the peer would reject as an invalid frame."""
     log.error("an answer is too large to send", extra={"bytes": len(body), "bytes_max": FRAME_BYTES_MAX})
     return OutcomeUnknown(f"the answer has {len(body)} bytes, more than the {FRAME_BYTES_MAX} that fit into a message")
 

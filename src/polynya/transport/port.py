@@ -1,7 +1,7 @@
-"""The peer port: connections from other nodes, each handed to the core that it is for, and greeted there.
+"""The peer port: each connection from another node is handed to its target core, which does the handshake.
 
-All cores of a node listen on the one port, and the kernel gives a connection to any of them. Its first bytes, in clear, say which core is
-meant: if that is another, the connection goes there as a file descriptor, before TLS.
+All cores of a node listen on one port, and the kernel gives a connection to any of them. Its first bytes, in clear text, name the target
+core. If that is another core, the connection is passed on as a file descriptor, before TLS.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from polynya.transport.peer_listener import ConnectionSet, InboundConnection
 from polynya.transport.unauthenticated import UnauthenticatedConnection, UnauthenticatedConnections
 
 PREAMBLE_SECONDS = 3.0
-TWIN_SECONDS = 10.0  # who is refused tries again much sooner
+TWIN_SECONDS = 10.0  # a rejected node retries much sooner
 REFUSED = "a connection to the peer port was refused"
-SILENT_TICKS_MAX = 20  # a guest that says nothing for so long, not even PING, is gone
+SILENT_TICKS_MAX = 20  # ticks without data, PINGs included, after which a connection is closed
 _NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 log = logging.getLogger("polynya.transport")
 
 
 class NodePort:
-    """Of one core. `listener` listens on the port that the cores share, `directory` is where they find each other."""
+    """The peer port of one core. `listener` is the shared listening socket; `directory` contains the sockets of the cores."""
 
     def __init__(
         self, house: ConnectionSet, own: Hello, nodes: Iterable[int], *, listener: socket.socket, directory: str, tls: PeerTls | None
@@ -56,39 +56,39 @@ class NodePort:
         self._house = house
         self.own = own
         self._nodes = set(nodes)
-        self._dismissed: dict[int, int] = {}  # node → the epoch of a map that has it removed; 0: it is on its way out
+        self._dismissed: dict[int, int] = {}  # node → the epoch of a map that removed it; 0: it is being removed
         self._listener = listener
         self._directory = directory
         self._tls = tls
         self._handed: socket.socket | None = None
         self._entering: set[asyncio.Task[None]] = set()
         self._strangers = UnauthenticatedConnections()
-        self._pausing = False  # nothing is accepted until the next tick: there was no room for another open file
+        self._pausing = False  # accepting is suspended until the next tick, because no descriptor was available
         self._complaints = LogThrottle()
-        self._guests: dict[InboundConnection, int] = {}  # and the ticks for which each has been silent
+        self._guests: dict[InboundConnection, int] = {}  # each connection and the number of its silent ticks
         self.on_hello: Callable[[Hello], None] = lambda hello: None
-        self.life_of: Callable[[int], str] = lambda node: ""  # the start id of a node that is there
-        self._twins: dict[int, tuple[str, float]] = {}  # who else says that it is this node: from where, and when it last did
-        self.on_sending: Callable[[int], None] = lambda place: None  # told at each tick who is in the midst of sending much for groups
+        self.life_of: Callable[[int], str] = lambda node: ""  # the start id of a connected node
+        self._twins: dict[int, tuple[str, float]] = {}  # nodes whose id another process uses: its address, and when it last connected
+        self.on_sending: Callable[[int], None] = lambda place: None  # called at each tick for each core that is sending a large Raft frame
 
     def admit(self, node: int) -> None:
-        """It belongs to the cluster."""
+        """Accept connections of a node that belongs to the cluster."""
         self._nodes.add(node)
         self._dismissed.pop(node, None)
 
     def dismiss(self, node: int, removed: int = 0) -> None:
-        """No new connection of it is taken. `removed`: the epoch of a map in which it belongs to the cluster no more; it is told so."""
+        """Reject new connections of a node. `removed`: the epoch of a map without it, which the node receives."""
         self._nodes.discard(node)
         self._dismissed[node] = self._dismissed.get(node) or removed
 
     @property
     def twins(self) -> dict[int, str]:
-        """Nodes that are there, and whose id somebody else has used in the last seconds: from where."""
+        """Return connected nodes whose id another process used in the last seconds, and its address."""
         now = asyncio.get_running_loop().time()
         return {node: where for node, (where, seen) in self._twins.items() if now - seen < TWIN_SECONDS}
 
     def open(self) -> None:
-        """Take connections from now on."""
+        """Start accepting connections."""
         loop = asyncio.get_running_loop()
         path = self._path(self.own.core)
         with suppress(FileNotFoundError):
@@ -100,7 +100,7 @@ class NodePort:
         loop.add_reader(self._listener, self._accept)
 
     async def close(self) -> None:
-        """Take no more; the house lets its guests go."""
+        """Stop accepting; `ConnectionSet` closes the accepted connections."""
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._listener)
         self._listener.close()
@@ -114,7 +114,7 @@ class NodePort:
         await asyncio.gather(*self._entering, return_exceptions=True)
 
     def tick(self) -> None:
-        """A few times a second: guests whose machine or network is gone do not stay, nor do those that do not say who they are."""
+        """Close silent connections and those that exceed the handshake time. Called a few times a second."""
         if self._pausing and self._listener.fileno() >= 0:
             self._pausing = False
             asyncio.get_running_loop().add_reader(self._listener, self._accept)
@@ -139,11 +139,11 @@ class NodePort:
         try:
             raw, where = self._listener.accept()
         except OSError as error:
-            if error.errno in _NO_ROOM:  # the connection stays in the kernel's queue, and would be told again at once
+            if error.errno in _NO_ROOM:  # the connection stays in the kernel's queue, and would wake this reader again at once
                 self._pausing = True
                 asyncio.get_running_loop().remove_reader(self._listener)
                 self._complain("connections of other nodes cannot be taken", "", f"{error.strerror}: raise the limit of open files")
-            return  # else it went away again
+            return  # else the peer closed it
         raw.setblocking(False)
         place = _host(where)
         if self._strangers.welcome(place):
@@ -163,7 +163,7 @@ class NodePort:
             raw.setblocking(False)
             try:
                 place = _host(raw.getpeername())
-            except OSError:  # it is gone already
+            except OSError:  # the peer closed it
                 raw.close()
             else:
                 self._spawn(self._enter, raw, place)
@@ -180,7 +180,7 @@ class NodePort:
 
         def ended(task: asyncio.Task[None]) -> None:
             self._entering.discard(task)
-            if task.cancelled():  # perhaps before it began
+            if task.cancelled():  # possibly before it started
                 raw.close()
                 self._strangers.leave(stranger)
 
@@ -198,7 +198,7 @@ class NodePort:
                 raise
             return
         if magic == MAGIC and lane in (LANE_ASK, LANE_RAFT) and (core == self.own.core or core >= self.own.cores):
-            await self._enter(raw, stranger)  # a wrong core is told so, by the greeting
+            await self._enter(raw, stranger)  # the handshake answers a connection for a wrong core
             return
         self._strangers.leave(stranger)
         if magic != MAGIC or lane not in (LANE_ASK, LANE_RAFT):
@@ -213,13 +213,13 @@ class NodePort:
             try:
                 carrier.connect(self._path(core))
                 socket.send_fds(carrier, [b"c"], [raw.fileno()])
-            except OSError:  # that core is just starting: the other node tries again
+            except OSError:  # that core is starting; the other node retries
                 log.debug("a connection for a core that is not there was dropped", extra={"for": core})
 
     def _path(self, core: int) -> str:
         return os.path.join(self._directory, f"peers-{core}.sock")
 
-    # --- greeting --------------------------------------------------------------------------------------------------------------
+    # --- handshake -------------------------------------------------------------------------------------------------------------
 
     async def _enter(self, raw: socket.socket, stranger: UnauthenticatedConnection) -> None:
         where = stranger.address
@@ -270,13 +270,13 @@ class NodePort:
         return address(other.node, other.core)
 
     def _complain(self, said: str, where: str, reason: str, **more: int) -> None:
-        """Once, and again after a while: whoever is refused goes on trying."""
+        """Log a rejection, rate limited, because a rejected peer keeps retrying."""
         times = self._complaints.due(asyncio.get_running_loop().time(), said, where, reason)
         if times:
             log.warning(said, extra={**more, "from": where, "reason": reason, "times": times})
 
     def _refuse(self, guest: InboundConnection, reason: str, removed: int, lacks: str = "") -> None:
-        """It is told by whom, and why."""
+        """Send the reason of a rejection with our own `Hello`."""
         own = encode_hello(msgspec.structs.replace(self.own, removed=removed, lacks=lacks))
         guest.link.send(FrameType.REFUSED, len(own), 0, own + reason.encode())
         guest.link.end()
@@ -289,7 +289,7 @@ class NodePort:
             reason = _removed(other.node)
         elif not reason and other.node in self._dismissed:
             reason = f"node {other.node} is replaced by another at its address, and on its way out of the cluster"
-        elif not reason and other.node not in self._nodes and other.epoch <= self.own.epoch:  # else it knows who came meanwhile
+        elif not reason and other.node not in self._nodes and other.epoch <= self.own.epoch:  # else the peer may know newer members
             reason = f"node {other.node} does not belong to the cluster, as far as is known here; 'polynya cluster add' lets a new one in"
         return reason
 

@@ -1,7 +1,7 @@
-"""The messages of groups between nodes, from core to the core that has the group there; and who is there at all.
+"""Raft messages between nodes, from each core to the core that has the group, and the liveness of nodes.
 
-A group is on core `group % cores` of each node, and nodes may have other numbers of cores. So this core has a lane to each core of another
-node with which it shares groups: to that of its own number alone where both have as many. How many there are is told by the greeting.
+A group is on core `group % cores` of each node, and nodes may have different numbers of cores. A core has one lane to each core of another
+node with which it shares groups. With equal numbers, that is only the core of the same number. The handshake reports the number of cores.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger("polynya.transport")
 
 
 class _Node:
-    """Another node: how many cores it has as far as is known, which life it lives, and the lanes to it, by core."""
+    """Another node: its number of cores, its incarnation, and the lanes to it by core."""
 
     __slots__ = ("connect", "cores", "lanes", "level", "life", "protocol", "tasks")
 
@@ -28,14 +28,15 @@ class _Node:
         self.connect = connect
         self.cores = cores
         self.life = ""  # its start id
-        self.protocol = PROTOCOL_MIN  # the newest that both speak
-        self.level = 0  # of logs, the newest that it knows
+        self.protocol = PROTOCOL_MIN  # the newest that both support
+        self.level = 0  # the newest log level that it supports
         self.lanes: dict[int, Lane] = {}
         self.tasks: dict[int, asyncio.Task[None]] = {}
 
 
 class RaftLinks:
-    """Of core `core` of `cores`. Whoever replicates sets the callbacks; they are called on the loop. `group_of` tells the group of a message."""
+    """The links of core `core` of `cores`. The replication layer sets the callbacks, which run on the loop. `group_of` returns the group of
+    an encoded message."""
 
     def __init__(
         self,
@@ -48,23 +49,21 @@ class RaftLinks:
         self._nodes = {node: _Node(to, self._cores) for node, to in connect.items()}
         self._running = False
         self.group_of: Callable[[bytes], int] = lambda message: 0
-        self.synced: Callable[[], int] = lambda: 0  # how far this core's journal is
+        self.synced: Callable[[], int] = lambda: 0  # how far this core's journal is synced
         self.on_messages: Callable[[int, list[bytes]], None] = lambda node, messages: None
         self.on_lost: Callable[[int, Shared, int], None] = lambda node, shared, silent_ms: None
         self.on_found: Callable[[int, Shared], None] = lambda node, shared: None
-        self.on_sending: Callable[[int, Shared], None] = lambda node, shared: (
-            None
-        )  # its heartbeats are behind something large that arrives …
-        self.on_taking: Callable[[int, Shared], None] = lambda node, shared: None  # … or what it would answer is behind what leaves
-        self.on_gone: list[Callable[[int, int], None]] = []  # (node, core), as on_lost, for the rooms of the network
+        self.on_sending: Callable[[int, Shared], None] = lambda node, shared: None  # heartbeats wait behind large incoming data …
+        self.on_taking: Callable[[int, Shared], None] = lambda node, shared: None  # … or behind large outgoing data
+        self.on_gone: list[Callable[[int, int], None]] = []  # (node, core), called like on_lost, for other network packages
         for node in self._nodes:
             self._shape(node, self._cores)
 
     def send(self, node: int, messages: list[bytes]) -> None:
-        """What a turn has to say to `node`: one write for each core that it is for. Never blocks: without a connection all is dropped, and over
-        the bound the oldest."""
+        """Send the messages of a turn to `node`, one write for each of its cores. Never blocks. Without a connection all messages are
+        dropped; above the bound, the oldest are."""
         there = self._nodes.get(node)
-        if there is None:  # it belongs to the cluster no more
+        if there is None:  # it was removed from the cluster
             return
         if there.cores == self._cores:
             there.lanes[self._core].send(messages)
@@ -73,42 +72,42 @@ class RaftLinks:
             there.lanes[core].send(some)
 
     def send_bulk(self, node: int, messages: list[bytes]) -> None:
-        """Large ones that may take their time and do not hold up the others: on another connection. Dropped when that is full."""
+        """Send large, non-urgent messages over a separate connection. They are dropped when it is full."""
         for core, some in self._split(messages, self.cores_of(node)).items():
             self._bulk(node, core, join_messages(some))
 
     def protocol(self, node: int) -> int:
-        """The newest that both speak, as far as is known."""
+        """Return the newest protocol that both nodes support, as far as is known."""
         there = self._nodes.get(node)
         return PROTOCOL_MIN if there is None else there.protocol
 
     def is_there(self, node: int) -> bool:
-        """Whether cores of the node that have groups of this one were heard lately."""
+        """Return whether a core that shares groups with this one is connected."""
         there = self._nodes.get(node)
         return there is not None and any(lane.connected for lane in there.lanes.values())
 
     def life_of(self, node: int) -> str:
-        """The start id of a node that is heard; empty while it is not there."""
+        """Return the start id of a connected node; empty while it is down."""
         return self._nodes[node].life if self.is_there(node) else ""
 
     def level_of(self, node: int) -> int:
-        """The newest level of logs that it knows; 0 until it has said."""
+        """Return the newest log level that the node supports; 0 until it is known."""
         there = self._nodes.get(node)
         return 0 if there is None else there.level
 
     def cores_of(self, node: int) -> int:
-        """How many cores a node has: as many as this one until it has said."""
+        """Return the node's number of cores; the number of this node until it is known."""
         there = self._nodes.get(node)
         return self._cores if there is None else there.cores
 
     @property
     def dropped(self) -> int:
-        """Messages, so far."""
+        """Return the total number of dropped messages."""
         return sum(lane.dropped for there in self._nodes.values() for lane in there.lanes.values())
 
     @property
     def there(self) -> int:
-        """How many nodes are."""
+        """Return the number of connected nodes."""
         return sum(map(self.is_there, self._nodes))
 
     # --- for the transport -----------------------------------------------------------------------------------------------------
@@ -128,12 +127,12 @@ class RaftLinks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def add(self, node: int, connect: Callable[[int], Connect]) -> None:
-        """One more."""
+        """Add a node."""
         self._nodes[node] = _Node(connect, self._cores)
         self._shape(node, self._cores)
 
     async def remove(self, node: int) -> None:
-        """One less; returns when its connections are gone."""
+        """Remove a node; returns when its connections have ended."""
         there = self._nodes.pop(node, None)
         if there is None:
             return
@@ -150,7 +149,7 @@ class RaftLinks:
                 lane.tick(now)
 
     def greeted(self, hello: Hello) -> None:
-        """A core of another node has said who it is, on either side's connection: connections to a life before this are dead."""
+        """Record the `Hello` of a core of another node. Connections to an earlier incarnation are closed."""
         there = self._nodes.get(hello.node)
         if there is None:
             return
@@ -166,24 +165,24 @@ class RaftLinks:
             self._shape(hello.node, hello.cores)
 
     def hurry(self, node: int) -> None:
-        """It has shown that it is there: whoever waits to try again need not."""
+        """Retry connections to the node now, because it has shown that it is up."""
         there = self._nodes.get(node)
         for lane in () if there is None else there.lanes.values():
             lane.hurry()
 
     def arrived(self, sender: int, body: bytes) -> None:
-        """A frame of messages from a core of another node. Raises Senseless when it is none, or has one that no node can send."""
+        """Handle a frame of messages from a core of another node. Raises InvalidMessage if it is malformed."""
         self.on_messages(sender >> 8, messages_of(body))
 
     def sending(self, sender: int) -> None:
-        """A core of another node is in the midst of a large frame of messages."""
+        """Handle a large Raft frame in progress from a core of another node."""
         self.on_sending(sender >> 8, _shared(self.cores_of(sender >> 8), sender & 0xFF))
 
     # --- lanes -----------------------------------------------------------------------------------------------------------------
 
     def _shape(self, node: int, cores: int) -> None:
-        """A lane to each core there that has groups of this one: `core` and this core's number leave the same rest when divided by what both
-        numbers of cores have in common (Chinese remainder theorem)."""
+        """Create a lane to each core of the node that shares groups with this one. Two cores share groups if their numbers are congruent
+        modulo the gcd of the core counts (Chinese remainder theorem)."""
         there = self._nodes[node]
         for lane in there.lanes.values():
             lane.drop()
@@ -217,7 +216,7 @@ class RaftLinks:
         return self.synced()
 
     def _split(self, messages: list[bytes], cores: int) -> dict[int, list[bytes]]:
-        """By the core of another node that they are for."""
+        """Split messages by the target core of the other node."""
         if cores == self._cores:
             return {self._core: messages}
         found: dict[int, list[bytes]] = {}
@@ -227,5 +226,5 @@ class RaftLinks:
 
 
 def _shared(cores: int, core: int) -> Shared:
-    """The groups that core `core` of `cores` has."""
+    """Return the predicate of the groups on core `core` of `cores`."""
     return lambda group: group % cores == core

@@ -1,4 +1,4 @@
-"""The transport of one core: what the rooms above use."""
+"""The transport of one core, the interface of this package."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from polynya.transport.peer_listener import ConnectionSet, Handler, PeerListener
 from polynya.transport.port import NodePort
 from polynya.transport.raft_links import RaftLinks
 
-CALL_SECONDS = 60.0  # a call without an answer for so long is given up: the peer hangs
+CALL_SECONDS = 60.0  # a call without an answer for this long fails, because the peer hangs
 TICK_SECONDS = 0.25
-KIND_BULK = 65_535  # messages of groups that may take their time
+KIND_BULK = 65_535  # non-urgent Raft messages
 
 
 class PeerCluster(msgspec.Struct, frozen=True):
-    """The other nodes: where each has its peer port, and what this core listens on."""
+    """The other nodes with their peer addresses, and the listening socket of this core."""
 
     id: str
     history: int
@@ -53,9 +53,9 @@ class PeerCluster(msgspec.Struct, frozen=True):
 
 
 class Transport:
-    """All connections of core `core` of `cores`. Register handlers, `start`, and `close` at the end. Not for threads.
+    """All connections of core `core` of `cores`. Register handlers, call `start`, and finally `close`. Not thread-safe.
 
-    A core is called by its number, one of another node by `address(node, core)`.
+    A local core is addressed by its number, a core of another node by `address(node, core)`.
     """
 
     def __init__(
@@ -78,18 +78,18 @@ class Transport:
             if other != core:
                 self._peers[other] = Peer(f"core {other}", _to_core(core, _path(directory, other), start_id), call_seconds=call_seconds)
         self.others = list(self._peers)
-        self._tasks: dict[int, asyncio.Task[None]] = {}  # by the peer that each keeps
+        self._tasks: dict[int, asyncio.Task[None]] = {}  # by peer address
         self._closed = False
         self._ticker: asyncio.TimerHandle | None = None
         self._dialers: dict[int, Dialer] = {}
         self._dialer: Callable[[int, tuple[str, int]], Dialer] | None = None
         self._port: NodePort | None = None
-        self.on_removed: Callable[[Hello], None] = lambda hello: None  # another node refuses this one as removed from the cluster
-        self.on_older: Callable[[Hello], None] = lambda hello: None  # … as one whose data is an older copy
-        self.on_met: Callable[[Hello], None] = lambda hello: None  # a core of another node has said what it is, and is let in
-        self.recollection = PeerJournalPositions()  # of the journals of other nodes
-        self.raft: RaftLinks | None = None  # where this node is one of a cluster
-        self.tls = cluster.tls if cluster is not None else None  # its contexts may be replaced: the next connections use the new ones
+        self.on_removed: Callable[[Hello], None] = lambda hello: None  # another node rejects this one as removed from the cluster
+        self.on_older: Callable[[Hello], None] = lambda hello: None  # … or as a stale copy of its data
+        self.on_met: Callable[[Hello], None] = lambda hello: None  # a core of another node completed the handshake
+        self.recollection = PeerJournalPositions()  # journal positions of other nodes
+        self.raft: RaftLinks | None = None  # None outside a cluster
+        self.tls = cluster.tls if cluster is not None else None  # contexts may be replaced; new connections use them
         if cluster is not None:
             about = Hello(PROTOCOL_MIN, PROTOCOL_MAX, cluster.id, cluster.history, cluster.groups, cluster.node, core, cores, start_id)
             self._join(cluster, msgspec.structs.replace(about, release=__version__, level=levels.LEVEL), directory)
@@ -120,30 +120,30 @@ class Transport:
         self._port.on_sending = raft.sending
 
     def work_at(self, level: int) -> None:
-        """A group here has reached this level: nodes that do not know it are not let in from now on."""
+        """Record that a group here has reached this log level. Nodes that do not support it are rejected from now on."""
         if level != self._hello.works_at:
             self._say(msgspec.structs.replace(self._hello, works_at=level))
 
     def vouch(self, journal: int, opened: int, synced: Callable[[], int]) -> None:
-        """Before `start`, in a cluster: the number of this core's journal, where that ended when it was opened, and how far it is synced. Others
-        remember it, and keep out a later life that has less."""
+        """Announce this core's journal to other nodes: its number, its end when opened, and how far it is synced. Call before `start`, in a
+        cluster. The others remember it, and reject a later incarnation that has less."""
         assert self.raft is not None
         self.raft.synced = synced
         self._say(msgspec.structs.replace(self._hello, journal=journal, opened=opened, life=secrets.randbits(63)))
 
     def know(self, epoch: int) -> None:
-        """The newest map of the cluster that is known here. A node that is not in it may come in where it knows a newer one."""
+        """Announce the newest cluster map known here. A node that is not in it may join if it knows a newer one."""
         self._say(msgspec.structs.replace(self._hello, epoch=epoch))
 
     def _say(self, hello: Hello) -> None:
-        """From now on, to whoever is met."""
+        """Use this `Hello` in all later handshakes."""
         assert self._port is not None
         self._hello = self._port.own = hello
         for dialer in self._dialers.values():
             dialer.own = hello
 
     def add_node(self, node: int, place: tuple[str, int]) -> None:
-        """Another node belongs to the cluster, or is somewhere else than it was. In a cluster only."""
+        """Add a node of the cluster, or a new address of it. In a cluster only."""
         assert self.raft is not None and self._port is not None and self._dialer is not None
         if node in self._dialers:
             self._dialers[node].move(place)
@@ -153,10 +153,10 @@ class Transport:
         self._port.admit(node)
 
     async def remove_node(self, node: int) -> None:
-        """It belongs to the cluster no more. What it is asked from now on is refused."""
+        """Remove a node from the cluster. Later requests to it are refused."""
         assert self.raft is not None and self._port is not None
         self._port.dismiss(node)
-        for guest in list(self._house.guests):  # if it reaches this one and not the other way round: it is told when it comes again
+        for guest in list(self._house.guests):  # only it may reach us; it receives the reason when it reconnects
             if node_of(guest.core) == node:
                 guest.link.close()
         if self._dialers.pop(node, None) is None:
@@ -170,40 +170,40 @@ class Transport:
             peer.close()
 
     def dismiss_node(self, node: int, removed: int = 0) -> None:
-        """It is on its way out: connections that are there go on until `remove_node`, new ones of it are not taken. `removed`: the epoch of a
-        map that has it removed for good, which it is told."""
+        """Reject new connections of a node that is being removed. Open ones continue until `remove_node`. `removed`: the epoch of a map
+        without it, which the node receives."""
         if self._port is not None:
             self._port.dismiss(node, removed)
 
     @property
     def nodes(self) -> list[int]:
-        """The other nodes that are connected to, or tried."""
+        """Return the other nodes, connected or not."""
         return sorted(self._dialers)
 
     @property
     def refusals(self) -> dict[int, str]:
-        """The other nodes that this core and they do not let each other in, and why, for people."""
+        """Return why this core and other nodes reject each other, by node, as text."""
         kept_out = {node: older_text(node, lacks) for node, lacks in self.recollection.kept_out.items()}
         return kept_out | {node: dialer.refusal for node, dialer in self._dialers.items() if dialer.refusal}
 
     @property
     def twins(self) -> dict[int, str]:
-        """Other nodes whose id somebody else uses, too, and from where that one comes."""
+        """Return other nodes whose id a second process uses, and the address of that process."""
         return {} if self._port is None else self._port.twins
 
     def on(self, kind: int, handler: Handler) -> None:
-        """`handler(body, reply, core)` answers calls and messages of this kind (0 … 65535), by `reply(bytes or error)`, now or later
-        and at most once. What it raises is the answer too: errors of `polynya.base.errors` as they are, others as OutcomeUnknown."""
+        """Register `handler(body, reply, core)` for calls and messages of a kind (0 … 65535). It calls `reply(bytes or error)` at most
+        once, now or later. An exception is an answer, too: errors of `polynya.base.errors` unchanged, others as OutcomeUnknown."""
         assert kind not in self._house.handlers, f"kind {kind} has a handler"
         self._house.handlers[kind] = handler
 
     def on_stream(self, kind: int, handler: StreamHandler) -> None:
-        """`handler(body, push, core)` serves subscriptions of this kind through `push`."""
+        """Register `handler(body, push, core)`, which serves subscriptions of this kind through `push`."""
         assert kind not in self._house.stream_handlers, f"kind {kind} has a handler"
         self._house.stream_handlers[kind] = handler
 
     async def start(self) -> None:
-        """Listen, and connect in the background to whoever is there."""
+        """Listen, and connect to the other cores in the background."""
         await self._door.open()
         if self._port is not None:
             self._port.open()
@@ -214,7 +214,7 @@ class Transport:
             self.raft.start()
 
     async def close(self) -> None:
-        """Drop all connections; every open call and subscription is told."""
+        """Close all connections; open calls and subscriptions fail."""
         self._closed = True
         if self._ticker is not None:
             self._ticker.cancel()
@@ -225,26 +225,26 @@ class Transport:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        for peer in self._peers.values():  # of one whose task had not begun nobody is told by that
+        for peer in self._peers.values():  # a task that never started does not close its peer
             peer.close()
         await self._door.close()
 
     async def wait_connected(self) -> None:
-        """Until every other core of this node was reached."""
+        """Wait until this core is connected to every other core of the node."""
         for core in self.others:
             await self._peers[core].wait_connected()
 
     async def wait_met(self) -> None:
-        """Until every other core was reached and has reached this one: from then on neither finds the other missing."""
+        """Wait until this core and every other core are connected in both directions. Afterwards neither finds the other missing."""
         await self.wait_connected()
         await self._door.wait_for(set(self.others))
 
     def strangers(self) -> list[int]:
-        """Cores that have not reached this one, which they will soon: until then what they ask of it waits, or fails."""
+        """Return the cores that have not connected to this one yet. Their requests wait until then, or fail."""
         return sorted(set(self.others) - self._door.present)
 
     def call_nowait(self, core: int, kind: int, body: bytes, done: Done) -> None:
-        """Ask another core. `done` is called once with the answer, Unavailable (not applied; perhaps before this returns) or
+        """Call another core. `done` is called once: with the answer, Unavailable (not applied; possibly before this returns) or
         OutcomeUnknown."""
         try:
             peer = self._peer(core)
@@ -254,17 +254,17 @@ class Transport:
             peer.call_nowait(kind, body, done)
 
     async def call(self, core: int, kind: int, body: bytes) -> bytes:
-        """`call_nowait` for those who may wait; raises the error."""
+        """Call another core and wait for the answer. Raises the error."""
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._peer(core).call_nowait(kind, body, partial(settle, future))
         return await future
 
     def protocol(self, core: int) -> int:
-        """The newest that this core and that one speak."""
+        """Return the newest protocol that both cores support."""
         return PROTOCOL_MAX if core < 256 or self.raft is None else self.raft.protocol(core >> 8)
 
     def send(self, core: int, kind: int, body: bytes) -> bool:
-        """A message without an answer, at most once; False when it was refused."""
+        """Send a message without an answer, at most once. Return False if it was refused."""
         try:
             return self._peer(core).send(kind, body)
         except Unavailable:
@@ -278,12 +278,13 @@ class Transport:
         on_item: Callable[[bytes], None],
         on_end: Callable[[BaseException | None], None],
     ) -> PeerSubscription:
-        """Messages from another core until it ends them (`on_end(None)`), the connection breaks or this side lags (`on_end(error)`;
-        perhaps before this returns), or `cancel` of what is returned. Raises Unavailable when there is no such node."""
+        """Subscribe to messages of another core. The subscription ends with `on_end(None)` if that core ends it. It ends with
+        `on_end(error)`, possibly before this returns, if the connection breaks or this side lags. `cancel` of the result ends it, too.
+        Raises Unavailable for an unknown node."""
         return self._peer(core).subscribe(kind, body, on_item, on_end)
 
     def counters(self) -> dict[str, int]:
-        """For metrics: connected peers, calls without an answer yet, calls refused and failed so far."""
+        """Return counters for metrics: connected peers, unanswered calls, and the totals of refused and failed calls."""
         peers = self._peers.values()
         return {
             "connected": sum(peer.connected for peer in peers),
@@ -293,13 +294,13 @@ class Transport:
         }
 
     def _arrived(self, core: int) -> None:
-        """It is there, so it can be reached."""
+        """Reconnect to a local core at once, because it has connected to this one."""
         if core in self._peers:
             self._peers[core].hurry()
 
     def _peer(self, place: int) -> Peer:
         peer = self._peers.get(place)
-        if peer is None:  # a core of another node that was not asked before
+        if peer is None:  # the first request to a core of another node
             node, core = place >> 8, place & 0xFF
             dialer = self._dialers.get(node)
             if self._closed:
@@ -317,23 +318,23 @@ class Transport:
         self._tasks[place] = asyncio.get_running_loop().create_task(peer.keep(), name=f"transport to {peer.name}")
 
     def _greeted(self, hello: Hello) -> None:
-        """A core of another node has said what it is."""
+        """Record the `Hello` of a core of another node."""
         assert self.raft is not None
         self.recollection.greet(hello)
         self.raft.greeted(hello)
         self.on_met(hello)
         for place in [place for place in self._peers if place >> 8 == hello.node and place & 0xFF >= hello.cores]:
             self._tasks.pop(place).cancel()
-            self._peers.pop(place).close()  # the node has fewer cores than it had
+            self._peers.pop(place).close()  # the node has fewer cores than before
 
     def _removed(self, hello: Hello) -> None:
-        self.on_removed(hello)  # whoever listens may come after the dialers
+        self.on_removed(hello)  # the listener may be set after the dialers are created
 
     def _older(self, hello: Hello) -> None:
         self.on_older(hello)
 
     def _visited(self, hello: Hello) -> None:
-        """A core of another node has come to this one, so it can be reached."""
+        """Record an inbound connection from another node, and reconnect to it at once."""
         assert self.raft is not None
         self._greeted(hello)
         self.raft.hurry(hello.node)
@@ -341,14 +342,14 @@ class Transport:
             self._peers[place].hurry()
 
     def _core_lost(self, node: int, core: int) -> None:
-        """What a core there was asked is not answered any more; those without groups of this one have connections of their own to tell by."""
+        """Fail the requests to a lost core. Cores without shared groups detect the loss on their own connections."""
         peer = self._peers.get(address(node, core))
         if peer is not None:
             peer.drop()
 
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()
-        self._ticker = loop.call_later(TICK_SECONDS, self._tick)  # whatever is raised by who is told of a timeout
+        self._ticker = loop.call_later(TICK_SECONDS, self._tick)  # first: an exception in a callback must not stop the ticks
         now = loop.time()
         for peer in list(self._peers.values()):
             peer.tick(now)
@@ -367,7 +368,7 @@ def _path(directory: str, core: int) -> str:
 
 
 def _to_core(own: int, path: str, start_id: str) -> Connect:
-    """To another core of this node."""
+    """Return a connector to another core of this node."""
 
     async def connect() -> FrameLink:
         link = FrameLink(_nothing, _no_frame, _nothing)
@@ -375,7 +376,7 @@ def _to_core(own: int, path: str, start_id: str) -> Connect:
         connecting = loop.create_task(loop.create_unix_connection(lambda: link, path))
         try:
             await asyncio.shield(connecting)
-        except asyncio.CancelledError:  # finished first: uvloop would never tell a connection that has just come up that it is lost
+        except asyncio.CancelledError:  # wait for it: uvloop never calls `connection_lost` for a connection that has just come up
             await asyncio.gather(connecting, return_exceptions=True)
             link.close()
             raise
@@ -390,4 +391,4 @@ def _nothing() -> None:
 
 
 def _no_frame(type_: int, kind: int, ident: int, body: bytes) -> None:
-    """Nothing is said before something is asked."""
+    """Ignore frames: the peer sends nothing before the first request."""

@@ -1,4 +1,4 @@
-"""Connections to the peer port that have not said who they are: few, for a short while, and no address keeps the others out."""
+"""Inbound connections before their handshake. They are few and short-lived, and no address can block the others."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable
 
 STRANGERS_MAX = 256  # at the same time …
-ARRIVALS_MAX = 32  # … and from one address between two ticks: each may cost a handshake
-TICKS_MAX = 12  # so long they have, whatever they send
+ARRIVALS_MAX = 32  # … and from one address between two ticks, because each may cost a TLS handshake
+TICKS_MAX = 12  # time limit of the handshake, in ticks
 
 
 class UnauthenticatedConnection:
-    """One of them. `drop` ends its connection, however far that has come."""
+    """A connection before its handshake. `drop` closes it at any stage."""
 
     __slots__ = ("address", "drop", "ticks")
 
@@ -22,22 +22,23 @@ class UnauthenticatedConnection:
 
 
 class UnauthenticatedConnections:
-    """Over the bound the oldest of the address that has most of them goes: whoever belongs here needs milliseconds to say so."""
+    """The connections before their handshake. Above the bound, the oldest one of the most frequent address is dropped. A legitimate node
+    needs only milliseconds."""
 
     def __init__(self) -> None:
-        self._there: dict[UnauthenticatedConnection, None] = {}  # the oldest first
+        self._there: dict[UnauthenticatedConnection, None] = {}  # oldest first
         self._arrived: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._there)
 
     def welcome(self, address: str) -> bool:
-        """Whether one more from this address may be looked at before the next tick. Counts it."""
+        """Count a connection from this address. Return whether it is accepted before the next tick."""
         self._arrived[address] += 1
         return self._arrived[address] <= ARRIVALS_MAX
 
     def enter(self, address: str) -> tuple[UnauthenticatedConnection, bool]:
-        """And whether another had to go for it."""
+        """Add a connection. Also return whether another one was dropped for it."""
         full = len(self._there) >= STRANGERS_MAX
         if full:
             ((most, _),) = Counter(stranger.address for stranger in self._there).most_common(1)
@@ -47,11 +48,11 @@ class UnauthenticatedConnections:
         return stranger, full
 
     def leave(self, stranger: UnauthenticatedConnection) -> None:
-        """It is known, or gone. May be called again."""
+        """Remove a connection that completed the handshake or ended. Idempotent."""
         self._there.pop(stranger, None)
 
     def tick(self) -> list[str]:
-        """A few times a second. The addresses of those whose time is over; they are dropped."""
+        """Drop the connections that exceeded the time limit and return their addresses. Called a few times a second."""
         self._arrived.clear()
         late = [stranger for stranger in self._there if stranger.ticks >= TICKS_MAX]
         for stranger in self._there:

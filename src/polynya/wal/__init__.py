@@ -1,18 +1,19 @@
-"""The journal and the snapshots: what a core knows after a crash.
+"""The journal and the snapshots: the durable state of a core.
 
-One journal per core holds the entries of all its groups in segments. In a turn of the core: `stage` each entry (its place is known at
-once), `take` the write, `write` it in a thread (one write, one fdatasync), then `synced`; answers leave after that. A `SnapshotStore`
-keeps one file per group; segments that no group needs any more are released. Formats: docs/formats/journal.md and snapshots.md.
+One journal per core holds the entries of all its groups in segments. In each turn, the core calls `stage` for each entry, which returns its
+place at once. It then calls `take`, runs `write` in a thread (one write, one fdatasync), and calls `synced`. Answers leave after that. A
+`SnapshotStore` keeps a chain of files for each group. Segments that no group needs any more are released. Formats: docs/formats/journal.md
+and snapshots.md.
 
 Invariants:
 
-* What was synced is never cut. Damage below the highest position that any readable mark names is `CorruptData`; only what lies behind it
-  can be a torn tail. So a mark must never name what was not synced.
-* The place of a frame is fixed by `stage` and holds for ever, unless its write is discarded after `DiskFull`.
-* A segment's number is never used again, and a segment is never overwritten.
-* At most one write is in flight. After a failed sync nothing is written any more: what the page cache says is not what the disk has.
+- Synced data is never cut. Damage below the highest position that a readable mark names is `CorruptData`; only data behind it can be a torn
+  tail. Therefore a mark never names unsynced data.
+- `stage` fixes the place of a frame permanently, unless its write is discarded after `DiskFull`.
+- Segment numbers are never reused, and segments are never overwritten.
+- At most one write is in flight. After a failed sync nothing more is written, because the page cache and the disk may differ.
 
-What it does not do: it knows no Raft (an entry that a later one supersedes is replayed like any other) and decides no retention.
+This package does not interpret Raft: it replays superseded entries like any other. It does not decide retention.
 """
 
 from polynya.wal.errors import DiskFull, JournalFailed, JournalGone, JournalLocked

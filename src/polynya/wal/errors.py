@@ -1,4 +1,4 @@
-"""The faults of this room."""
+"""Errors of the journal and the snapshot store."""
 
 import errno
 
@@ -8,21 +8,21 @@ _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
 class DiskFull(Unavailable):
-    """There was no room; the write was undone and may be tried again later (507)."""
+    """No space left on the disk; the write was undone and may be retried later (507)."""
 
 
 class JournalGone(CorruptData):
-    """Files of a running journal were deleted, or its folder was moved or unmounted: a restart would not find what was acknowledged."""
+    """Files of a running journal were deleted, or its directory was moved or unmounted. A restart would not find acknowledged entries."""
 
 
 class JournalFailed(PolynyaError):
-    """A write or sync of this journal failed before: nothing can be made durable until a restart."""
+    """An earlier write or sync of this journal failed. Nothing can be made durable until a restart."""
 
 
 class JournalLocked(PolynyaError):
-    """Another process has the folder."""
+    """Another process holds the lock of the directory."""
 
 
 def is_full(error: OSError) -> bool:
-    """Whether `error` says that a disk or quota is full."""
+    """Return whether the error reports a full disk or quota."""
     return error.errno in _FULL

@@ -1,4 +1,4 @@
-"""The operating system's calls that this room makes, as one small protocol, so that tests can fail, lose and tear each of them."""
+"""The system calls of this package behind one small protocol, so that tests can make each of them fail, lose or tear data."""
 
 import errno
 import fcntl
@@ -10,47 +10,47 @@ from typing import Protocol
 from polynya.wal.errors import JournalLocked
 from polynya.wal.spare import Spare
 
-_JOINED_BYTES_MAX = 1 << 20  # up to here one copy is cheaper than an iovec per buffer
-_BUFFERS_MAX = 1000  # of one pwritev; IOV_MAX is 1,024
+_JOINED_BYTES_MAX = 1 << 20  # up to this size, one copy is cheaper than an iovec per buffer
+_BUFFERS_MAX = 1000  # buffers of one pwritev; IOV_MAX is 1,024
 _NOT_SUPPORTED = frozenset((errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL))
 spare = Spare()
 
 
 class Files(Protocol):
-    """Calls raise `OSError`. Descriptors are ints. Nothing but `sync` and `sync_folder` makes anything durable."""
+    """File operations. Calls raise `OSError`; descriptors are ints. Only `sync` and `sync_folder` make anything durable."""
 
     def make_folder(self, path: Path) -> None:
-        """With its parents, durably; no error when it is there."""
+        """Create the directory and its parents durably, if missing."""
 
     def lock(self, path: Path) -> int:
-        """Locks the file, made if need be, until the descriptor is closed. Raises `JournalLocked`."""
+        """Lock the file until the descriptor is closed; create it if missing. Raises `JournalLocked`."""
 
     def create(self, path: Path) -> int:
-        """Opens a new file for reading and writing; `FileExistsError` when there is one."""
+        """Open a new file for reading and writing. Raises `FileExistsError` if it exists."""
 
     def open(self, path: Path) -> int:
-        """Opens an existing file for reading and writing."""
+        """Open an existing file for reading and writing."""
 
     def close(self, fd: int) -> None: ...
 
     def size(self, fd: int) -> int: ...
 
     def read(self, fd: int, length: int, offset: int) -> bytes:
-        """Up to `length` bytes, fewer only at the end of the file."""
+        """Read up to `length` bytes; fewer only at the end of the file."""
 
     def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> None:
-        """All of them, one behind the other. After an error any part may have been written."""
+        """Write all buffers consecutively. After an error, any part may have been written."""
 
     def allocate(self, fd: int, length: int) -> None:
-        """Makes the file at least `length` long, with room on disk, zeros behind the old end. Does nothing where that is not supported."""
+        """Allocate disk space so that the file has at least `length` bytes, zeros after the old end. A no-op where unsupported."""
 
     def truncate(self, fd: int, length: int) -> None: ...
 
     def sync(self, fd: int) -> None:
-        """fdatasync."""
+        """Call fdatasync."""
 
     def forget(self, fd: int) -> None:
-        """Drops what the page cache holds of a file without unsynced data."""
+        """Drop the page cache of a file without unsynced data."""
 
     def sync_folder(self, path: Path) -> None: ...
 
@@ -61,13 +61,13 @@ class Files(Protocol):
     def names(self, folder: Path) -> list[str]: ...
 
     def is_at(self, fd: int, path: Path) -> bool:
-        """Whether the file that is open lies at the path. True also where nobody may look."""
+        """Return whether the open file is still at the path; also True without permission to check."""
 
     def random64(self) -> int: ...
 
 
 class OsFiles:
-    """The real ones."""
+    """File operations on the real file system."""
 
     def make_folder(self, path: Path) -> None:
         missing = [p for p in (path, *path.parents) if not p.exists()]
@@ -102,7 +102,7 @@ class OsFiles:
         if len(data) == length or not data:
             return data
         pieces = [data]
-        while data:  # the kernel may stop early, at 2 GiB or at a signal
+        while data:  # the kernel may return early, at 2 GiB or on a signal
             offset += len(data)
             length -= len(data)
             data = os.pread(fd, length, offset)

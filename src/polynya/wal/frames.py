@@ -1,4 +1,4 @@
-"""The journal's bytes: segment headers, frames and marks, packed and parsed (docs/formats/journal.md). Pure."""
+"""Encoding and decoding of journal segment headers, frames and marks (docs/formats/journal.md). Pure code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FRAME_HEADER_BYTES = 32
 MARK_MAGIC = bytes.fromhex("f601b79c706f6c796e79610d6d6b1ae3")
 MARK_BYTES = FRAME_HEADER_BYTES + len(MARK_MAGIC)
 PAYLOAD_BYTES_MAX = 256 << 20  # far above any command; keeps offsets in 32 bits
-SEGMENT_BYTES_MAX = 1 << 30  # likewise
+SEGMENT_BYTES_MAX = 1 << 30  # keeps offsets in 32 bits, too
 FORMAT_VERSION = 1
 
 _SEGMENT_MAGIC = b"POLYNYAJ"
@@ -21,19 +21,19 @@ _SEGMENT = Struct("<8sIIQQQ20x")
 _CRC = Struct("<I")
 _SEED = Struct("<QIQ")
 _FRAME = Struct("<IIHBxQQI")
-_PAD_AT = 11  # a byte that is 0 in each header
-pack_frame_head = Struct("<IIHBxQQ").pack  # all but the header's CRC
+_PAD_AT = 11  # this byte is 0 in every header
+pack_frame_head = Struct("<IIHBxQQ").pack  # all fields except the header CRC
 
 
 class FrameKind:
-    """Kinds of frames. 2 to 255 are reserved for the core's other entries."""
+    """Kinds of frames. 2 to 255 are reserved for other entries of the core."""
 
     MARK = 0
     COMMAND = 1
 
 
 class SegmentHeader(msgspec.Struct, frozen=True, gc=False):
-    """`previous_end` is a place, 0 in the first segment."""
+    """The header of a segment. `previous_end` is a place, 0 in the first segment."""
 
     journal_id: int
     number: int
@@ -41,12 +41,12 @@ class SegmentHeader(msgspec.Struct, frozen=True, gc=False):
     previous_end: int
 
     def seed(self) -> int:
-        """What header CRCs of this segment's frames start from, before the offset is mixed in."""
+        """Return the CRC seed of this segment's frame headers, before the offset is mixed in."""
         return int(value(_SEED.pack(self.journal_id, self.number, self.nonce)))
 
 
 class Frame(msgspec.Struct, gc=False):
-    """`end` is the offset behind the frame."""
+    """A parsed frame. `end` is the offset after the frame."""
 
     group: int
     kind: int
@@ -57,13 +57,13 @@ class Frame(msgspec.Struct, gc=False):
 
 
 def pack_segment_header(header: SegmentHeader) -> bytes:
-    """64 bytes."""
+    """Encode a header as 64 bytes."""
     body = _SEGMENT.pack(_SEGMENT_MAGIC, FORMAT_VERSION, header.number, header.journal_id, header.nonce, header.previous_end)
     return body + _CRC.pack(value(body))
 
 
 def parse_segment_header(data: bytes) -> SegmentHeader | int | None:
-    """The header; the version when it is sound but not ours; None when it is no header."""
+    """Parse a header. Return the version if it is valid but unsupported, or None if it is no header."""
     if len(data) < SEGMENT_HEADER_BYTES or not data.startswith(_SEGMENT_MAGIC):
         return None
     body = data[: SEGMENT_HEADER_BYTES - 4]
@@ -76,20 +76,20 @@ def parse_segment_header(data: bytes) -> SegmentHeader | int | None:
 
 
 def pack_mark(*, seed: int, segment: int, offset: int, synced: int) -> bytes:
-    """A mark at `offset` of `segment` that says: everything below the place `synced` is on disk."""
+    """Encode a mark at `offset` of `segment`: everything below the place `synced` is on disk."""
     head = pack_frame_head(len(MARK_MAGIC), _MARK_CRC, 0, FrameKind.MARK, segment << 32 | offset, synced)
     return b"".join((head, _CRC.pack(extend(seed ^ offset, head)), MARK_MAGIC))
 
 
 def is_head(data: bytes, seed: int) -> bool:
-    """Whether a frame begins here; `seed` has the offset mixed in."""
+    """Return whether a frame begins here. `seed` has the offset mixed in."""
     if len(data) < FRAME_HEADER_BYTES or data[_PAD_AT]:
         return False
     return bool(extend(seed, data[: FRAME_HEADER_BYTES - 4]) == _CRC.unpack_from(data, FRAME_HEADER_BYTES - 4)[0])
 
 
 def parse_frame(data: bytes, offset: int, seed: int, limit: int) -> Frame | str:
-    """The frame at `offset` of a segment's bytes, of which those below `limit` count; or what is wrong there."""
+    """Parse the frame at `offset`, reading no further than `limit`. Return a description of the damage if it is invalid."""
     payload_begin = offset + FRAME_HEADER_BYTES
     if payload_begin > limit:
         return "the file ends inside a frame's header"
@@ -106,7 +106,7 @@ def parse_frame(data: bytes, offset: int, seed: int, limit: int) -> Frame | str:
 
 
 def find_marks(data: bytes, begin: int, *, seed: int, segment: int) -> Iterator[int]:
-    """The places named by the readable marks at or behind `begin`, whatever lies between them."""
+    """Yield the places named by readable marks at or after `begin`, regardless of the data between them."""
     at = data.find(MARK_MAGIC, begin + FRAME_HEADER_BYTES)
     while at >= 0:
         offset = at - FRAME_HEADER_BYTES

@@ -33,13 +33,13 @@ from polynya.wal.writer import SegmentWrite, SegmentWriter, WriteBatch
 
 __all__ = ["DiskFull", "Journal", "JournalEntry", "WriteBatch"]
 
-BEGUN = b"begun\n"  # in the lock file once there is a segment: from then on there always is one; the number of this journal follows
-_READ_AHEAD_BYTES = 4096  # most entries come with one pread
-_LOCK_BYTES = len(BEGUN) + 17  # of the lock file: hexadecimal digits, and an end of the line
+BEGUN = b"begun\n"  # written to the lock file once a segment exists, followed by the journal's number; a journal always keeps a segment
+_READ_AHEAD_BYTES = 4096  # one pread fetches most entries
+_LOCK_BYTES = len(BEGUN) + 17  # size of the lock file: the prefix, hexadecimal digits and a newline
 
 
 class JournalEntry(msgspec.Struct, gc=False):
-    """An entry as it was staged; `kind` 1 is a command."""
+    """A staged entry; `kind` 1 is a command."""
 
     group: int
     term: int
@@ -50,7 +50,7 @@ class JournalEntry(msgspec.Struct, gc=False):
 
 
 class Stageable(Protocol):
-    """An entry to be staged; `place` is set."""
+    """An entry that can be staged; staging sets `place`."""
 
     @property
     def group(self) -> int: ...
@@ -65,8 +65,8 @@ class Stageable(Protocol):
 
 
 class Journal:
-    """Made by `open`. `stage`, `take`, `take_mark`, `synced`, `discard` and `close` belong to one thread, the core's loop; `write` to a
-    writer thread (or to the same one); `read` and `release` may be called from any.
+    """A journal, created by `open`. One thread, the core's loop, calls `stage`, `take`, `take_mark`, `synced`, `discard` and `close`. A
+    writer thread (or the same one) calls `write`. Any thread may call `read` and `release`.
 
     Invariants: at most one write is in flight; `_marked` ≤ `_synced` ≤ the position; a mark names `_synced` and nothing newer.
     """
@@ -100,7 +100,7 @@ class Journal:
     def __init__(
         self, folder: Path, recovered: Recovered, writer: SegmentWriter, *, lock: int, journal_id: int, segment_bytes: int, files: Files
     ) -> None:
-        self.cuts: tuple[TornTail, ...] = tuple(recovered.cuts)  # what `open` cut as torn, for the operator
+        self.cuts: tuple[TornTail, ...] = tuple(recovered.cuts)  # torn tails that `open` cut, for the operator
         self._folder = folder
         self._files = files
         self._lock = lock
@@ -117,14 +117,16 @@ class Journal:
         self._marked = recovered.marked
         self._entries_end = recovered.entries_end
         self._point_at(recovered.segments[-1])
-        self._synced = self._begin = self.opened = self.position  # `opened`: the place where it ended when it was opened
-        self.begun = recovered.begun  # a random number, drawn once: it tells this journal from one that is begun in its place
+        self._synced = self._begin = self.opened = self.position  # `opened`: the end of the journal when it was opened
+        self.begun = recovered.begun  # a random number, drawn once: it distinguishes this journal from a replacement
 
     @classmethod
     def open(cls, directory: Path, *, journal_id: int, segment_bytes: int = JOURNAL_SEGMENT_BYTES, files: Files | None = None) -> Journal:
-        """Locks the folder (made if need be), recovers, cuts a torn tail (told in `cuts`).
+        """Lock the directory (created if missing), recover, and cut a torn tail (listed in `cuts`).
 
-        Raises `JournalLocked`; `CorruptData` for damage that is no torn tail; `ConfigError` for another journal's folder; `OSError`."""
+        Raises `JournalLocked`; `CorruptData` for damage other than a torn tail; `ConfigError` for the directory of another journal;
+        `OSError`.
+        """
         assert SEGMENT_HEADER_BYTES + MARK_BYTES < segment_bytes <= SEGMENT_BYTES_MAX
         files = OsFiles() if files is None else files
         files.make_folder(directory)
@@ -137,7 +139,7 @@ class Journal:
             recovered.begun = _number_in(said)
             if not recovered.begun:
                 recovered.begun = recovered.segments[-1].nonce
-                with suppress(OSError):  # of a full disk: the next start tries it again, with another number
+                with suppress(OSError):  # full disk: the next start retries with another number
                     files.write(lock, [BEGUN, b"%016x\n" % recovered.begun], 0)
         except BaseException:
             files.close(lock)
@@ -146,24 +148,24 @@ class Journal:
 
     @property
     def position(self) -> int:
-        """The place where the next frame could begin: beyond everything staged."""
+        """Return the place of the next frame, after everything staged."""
         return self._base | self._offset
 
     @property
     def settled(self) -> int:
-        """The place before which nothing comes that is staged from now on: a full disk may take back what lies between here and `position`. All
-        before it is synced, so that no later start finds a journal that ends before it."""
+        """Return a lower bound for the places of future entries. A full disk may discard the entries between it and `position`. Everything
+        before it is synced, so no later start finds a journal that ends earlier."""
         return self._synced
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes staged and not yet taken. At a cost that does not grow with them: it is asked for after each entry."""
+        """Return the bytes staged and not yet taken. The cost is constant, because it is called after each entry."""
         if not self._staged:
             return 0
         return self._offset - self._part_begin() + sum(part.end - part.offset for part in self._parts)
 
     def entries(self) -> Iterator[JournalEntry]:
-        """Everything recovered, oldest first. Before the first `stage`. Raises `CorruptData` at damage."""
+        """Yield all recovered entries, oldest first. Call it before the first `stage`. Raises `CorruptData` at damage."""
         for segment in list(self._segments.values()):
             path = segment_path(self._folder, segment.number)
             fd = self._files.open(path)
@@ -181,7 +183,7 @@ class Journal:
                 offset = frame.end
 
     def stage(self, group: int, term: int, index: int, kind: int, payload: bytes) -> int:
-        """Adds an entry (`kind` 1 to 255) to the next write; returns its place."""
+        """Add an entry (`kind` 1 to 255) to the next write and return its place."""
         length = len(payload)
         if self._offset + FRAME_HEADER_BYTES + length > self._limit:
             self._make_room(FRAME_HEADER_BYTES + length)
@@ -192,7 +194,7 @@ class Journal:
         return self._base | offset
 
     def stage_all(self, entries: Iterable[Stageable], kind: int) -> None:
-        """`stage` for all of a turn: gives each its place. The loop of the hot path, 0.5 us an entry."""
+        """Stage all entries of a turn and set their places. This is the hot loop: 0.5 us an entry."""
         buffers, offset, limit, base, seed = self._buffers, self._offset, self._limit, self._base, self._seed
         for entry in entries:
             payload = entry.payload
@@ -210,9 +212,10 @@ class Journal:
         self._offset = offset
 
     def take(self) -> WriteBatch | None:
-        """What is staged, to be given to `write`; None when there is nothing, or while a write is in flight.
+        """Return the staged entries as a batch for `write`; None if there are none, or while a write is in flight.
 
-        Raises `JournalFailed`, `JournalGone` once a write has failed."""
+        Raises `JournalFailed` or `JournalGone` after a failed write.
+        """
         self._writer.refuse_failed()
         if self._inflight is not None or not self._staged:
             assert self._inflight is None or not self._inflight.refused, "a refused write is discarded before the next one"
@@ -221,8 +224,8 @@ class Journal:
         return self._hand_over(durable=True)
 
     def take_mark(self) -> WriteBatch | None:
-        """For an idle core: a bare mark that vouches for the last write, to be given to `write` and `synced` like any other; it costs no
-        sync. None when there is nothing to vouch for, or something to write."""
+        """Return a bare mark that confirms the last write, for an idle core. Pass it to `write` and `synced` like any other; it costs no
+        sync. Return None if everything is confirmed, or entries are staged or in flight."""
         self._writer.refuse_failed()
         if self._inflight is not None or self._staged or self._marked >= self._entries_end:
             return None
@@ -231,14 +234,15 @@ class Journal:
         return self._hand_over(durable=False)
 
     def write(self, batch: WriteBatch) -> None:
-        """Writes and syncs. In the writer's thread.
+        """Write and sync a batch, in the writer's thread.
 
-        Raises `DiskFull` when there was no room: the write is undone and may be forgotten (`discard`). Any other error (`OSError`) is the
-        end of this journal: what is on disk is then unknown until a restart."""
+        Raises `DiskFull` if there is no space: the write is undone and must be discarded (`discard`). Any other `OSError` is fatal for this
+        journal: the on-disk state is unknown until a restart.
+        """
         self._writer.write(batch)
 
     def synced(self, batch: WriteBatch) -> None:
-        """After `write` returned."""
+        """Record a completed `write`."""
         assert batch is self._inflight
         self._inflight = None
         self._marked = max(self._marked, batch.named)
@@ -248,9 +252,10 @@ class Journal:
             self._segments[part.segment].end = part.end
 
     def discard(self, batch: WriteBatch) -> None:
-        """After `write` raised `DiskFull`: forgets the batch and all that was staged behind it, whose places will be given out again.
+        """Drop the batch after `DiskFull`, with everything staged after it. Their places are reused.
 
-        Happens by itself with the next `stage` if nothing was staged meanwhile."""
+        The next `stage` does this automatically if nothing was staged meanwhile.
+        """
         assert batch.refused and self._inflight in (batch, None), "twice does no harm"
         self._inflight = None
         self._staged = False
@@ -262,11 +267,11 @@ class Journal:
         self._point_at(segment)
 
     def read(self, place: int) -> bytes:
-        """The payload of the entry at a place that was written. Raises `CorruptData` when it is damaged or not there."""
+        """Return the payload of the written entry at a place. Raises `CorruptData` if it is damaged or missing."""
         return self.read_entry(place).payload
 
     def read_entry(self, place: int, *, within: int = 1) -> JournalEntry:
-        """All of it; or of the one whose frame begins less than `within` bytes before the place, if none begins there: `place` tells where."""
+        """Read an entry. If no frame begins at the place, read the one that begins less than `within` bytes before it; its `place` is set."""
         segment = self._segments.get(place >> 32)
         offset = place & OFFSET_MASK
         if segment is None:
@@ -289,18 +294,19 @@ class Journal:
         raise corrupt(path, offset, frame if isinstance(frame, str) else "there is no entry here")
 
     def _distance(self, fd: int, offset: int, within: int, seed: int) -> int:
-        """From the frame that begins at most so few bytes before to the offset; 0: none does. The seed is random: no payload looks like a head."""
+        """Return the distance back to the nearest frame start, less than `within` bytes; 0 if there is none. The seed is random, so no
+        payload looks like a frame header."""
         back = min(within - 1, offset - SEGMENT_HEADER_BYTES)
         data = self._files.read(fd, back + FRAME_HEADER_BYTES, offset - back)
         distances = (distance for distance in range(1, back + 1) if is_head(data[back - distance :], seed ^ (offset - distance)))
         return next(distances, 0)
 
     def segments(self) -> list[tuple[int, int]]:
-        """(number, bytes) of each written segment, oldest first."""
+        """Return (number, bytes) of each written segment, oldest first."""
         return [(segment.number, segment.end) for segment in list(self._segments.values()) if segment.end]
 
     def bytes_between(self, begin: int, end: int) -> int:
-        """Journal bytes from one place to a later one; released segments count as nothing."""
+        """Return the journal bytes between two places. Released segments count as 0."""
         if begin >= end:
             return 0
         total = (end & OFFSET_MASK) - (begin & OFFSET_MASK)
@@ -310,7 +316,7 @@ class Journal:
         return max(total, 0)
 
     def release(self, below_segment: int) -> None:
-        """Removes the segments with smaller numbers, oldest first; never the one being written. Raises `OSError`."""
+        """Remove segments with smaller numbers, oldest first, except the one being written. Raises `OSError`."""
         below = min(below_segment, self._synced >> 32)
         self._released_below = max(self._released_below, below)
         for number in [n for n in list(self._segments) if n < below]:
@@ -319,8 +325,8 @@ class Journal:
             del self._segments[number]
 
     def look(self) -> None:
-        """Whether all segments are still where they were written; now and then, from one thread. Raises `JournalGone`, and nothing can be written
-        any more."""
+        """Check that all segments are still in the directory. Called periodically from one thread. Raises `JournalGone`, after which
+        nothing can be written."""
         self._writer.look()
         written = [segment.number for segment in list(self._segments.values()) if segment.end]
         try:
@@ -328,13 +334,13 @@ class Journal:
         except FileNotFoundError:
             there = set()
         except OSError:
-            return  # the disk fails, which the next write says; or nobody may look
+            return  # no permission, or the disk fails, which the next write reports
         missing = [number for number in written if number >= self._released_below and segment_path(self._folder, number).name not in there]
         if missing:
             self._writer.miss(segment_path(self._folder, missing[0]))
 
     def close(self) -> None:
-        """Vouches for the last write and unlocks the folder. What was staged and not written is gone."""
+        """Confirm the last write and unlock the directory. Staged entries that were not written are lost."""
         try:
             self._writer.close(None if self._writer.failure or self._inflight else self._last_mark())
         finally:
@@ -347,7 +353,7 @@ class Journal:
         return self.take_mark()
 
     def _make_room(self, size: int) -> None:
-        """Opens the next write, or the next segment, so that a frame of `size` bytes fits behind `_offset`."""
+        """Start the next write or the next segment, so that a frame of `size` bytes fits at `_offset`."""
         if size > FRAME_HEADER_BYTES + PAYLOAD_BYTES_MAX:
             raise ValueError(f"a journal entry has at most {PAYLOAD_BYTES_MAX} bytes")
         if self._inflight is not None and self._inflight.refused and not self._staged:
@@ -363,7 +369,7 @@ class Journal:
     def _open_write(self) -> None:
         self._staged = True
         self._begin = self.position
-        self._buffers = [b""]  # the mark: made in `take`, which knows what is synced by then
+        self._buffers = [b""]  # the mark: created in `take`, when the synced position is known
         self._offset += MARK_BYTES
 
     def _open_segment(self) -> None:
@@ -379,14 +385,14 @@ class Journal:
         self._buffers = []
 
     def _end_part(self) -> None:
-        """What is staged in this segment becomes a part of the write."""
+        """Turn the entries staged in this segment into a part of the write."""
         segment, begin = self._segments[self._base >> 32], self._part_begin()
         self._parts.append(
             SegmentWrite(segment.number, segment.nonce, segment.previous_end, begin, self._offset, self._buffers, segment.farewell)
         )
 
     def _part_begin(self) -> int:
-        """Where in its segment begins what is staged there."""
+        """Return the offset where the staged entries of this segment begin."""
         return self._begin & OFFSET_MASK if not self._parts else SEGMENT_HEADER_BYTES
 
     def _hand_over(self, *, durable: bool) -> WriteBatch:
@@ -397,7 +403,7 @@ class Journal:
         self._inflight = batch
         self._staged = False
         self._parts = []
-        self._limit = 0  # the next `stage` opens the next write
+        self._limit = 0  # the next `stage` starts the next write
         return batch
 
     def _point_at(self, segment: Segment) -> None:
@@ -409,7 +415,7 @@ class Journal:
 
 
 def _number_in(said: bytes) -> int:
-    """What the lock file has as the journal's number; 0: none, or half of one."""
+    """Parse the journal's number from the lock file; 0 if it is missing or incomplete."""
     digits = said[len(BEGUN) :]
     try:
         return int(digits, 16) if len(said) == _LOCK_BYTES and digits.endswith(b"\n") else 0

@@ -1,4 +1,4 @@
-"""What is found at the start: which segments there are, where the newest one ends, and whether that is a torn tail or corruption."""
+"""Journal recovery at start: list the segments, find the end of the newest one, and tell a torn tail from corruption."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ADVICE = (
 
 
 class Segment(msgspec.Struct, gc=False):
-    """One segment. `end` is the offset behind its last frame, `previous_end` a place, `farewell` the mark behind the segment before it."""
+    """One segment. `end` is the offset after its last frame, `previous_end` a place, `farewell` the final mark of the previous segment."""
 
     number: int
     nonce: int
@@ -40,7 +40,7 @@ class Segment(msgspec.Struct, gc=False):
 
 
 class TornTail(msgspec.Struct, frozen=True):
-    """A torn tail that is cut: it was never acknowledged. `length` counts the bytes up to the last one that was not zero."""
+    """A torn tail that was cut; it was never acknowledged. `length` excludes trailing zeros."""
 
     path: Path
     offset: int
@@ -49,8 +49,8 @@ class TornTail(msgspec.Struct, frozen=True):
 
 
 class Recovered(msgspec.Struct):
-    """`marked` is the highest place named by a mark, `entries_end` the place behind the newest entry; `next_number` is free, `begun` the
-    journal's own number."""
+    """The result of recovery. `marked`: the highest place that a mark names. `entries_end`: the place after the newest entry.
+    `next_number`: the next free segment number. `begun`: the journal's own number."""
 
     segments: list[Segment]
     next_number: int
@@ -61,20 +61,21 @@ class Recovered(msgspec.Struct):
 
 
 def segment_path(folder: Path, number: int) -> Path:
-    """Where a segment lies."""
+    """Return the path of a segment."""
     return folder / f"{number:010d}{SUFFIX}"
 
 
 def corrupt(path: Path, offset: int, why: str) -> CorruptData:
-    """The error of damage where none may be; to be raised."""
+    """Return the error for damage in synced data."""
     return CorruptData(f"journal segment {path} is damaged at offset {offset}: {why}. {_ADVICE}")
 
 
 def recover(folder: Path, *, journal_id: int, files: Files, begun: bool = False) -> Recovered:
-    """Checks all headers, walks the newest segment and finds its torn tail. `begun`: there was a segment before.
+    """Check all headers, walk the newest segment and find its torn tail. `begun`: a segment existed before.
 
-    Raises `CorruptData` for damage that is no torn tail, `ConfigError` for a journal that is not this one, `OSError`."""
-    files.sync_folder(folder)  # the newest segment's name may not be durable yet, nor the removal of released ones
+    Raises `CorruptData` for damage other than a torn tail, `ConfigError` for another journal, `OSError`.
+    """
+    files.sync_folder(folder)  # the newest segment's name, or the removal of released ones, may not be durable yet
     numbers = _numbers(folder, files)
     if not numbers:
         if begun:
@@ -101,7 +102,7 @@ def recover(folder: Path, *, journal_id: int, files: Files, begun: bool = False)
 
 
 def has_segments(folder: Path, files: Files) -> bool:
-    """Whether a journal was begun in the folder, which may not be there."""
+    """Return whether the directory contains a journal. The directory may be missing."""
     try:
         return bool(_numbers(folder, files))
     except FileNotFoundError:
@@ -118,7 +119,7 @@ def _numbers(folder: Path, files: Files) -> list[int]:
 
 
 def _read_header(path: Path, number: int, journal_id: int, files: Files) -> SegmentHeader:
-    """Of a segment that has a follower. It was synced long ago."""
+    """Read the header of a segment that has a successor, and so was synced."""
     fd = files.open(path)
     try:
         header = _parse_header(path, files.read(fd, SEGMENT_HEADER_BYTES, 0), number, journal_id)
@@ -143,14 +144,14 @@ def _parse_header(path: Path, data: bytes, number: int, journal_id: int) -> Segm
 
 
 def _torn(path: Path, data: bytes) -> TornTail:
-    """The newest segment has no readable header: it is the trace of a crash while it was made, if nothing lies behind the header. It goes."""
+    """Return the torn tail of a newest segment without a readable header. A crash while it was created leaves nothing after the header."""
     if data[SEGMENT_HEADER_BYTES:].strip(b"\0"):
         raise corrupt(path, 0, "its header is unreadable, though it was synced before anything was written behind it")
     return TornTail(path, 0, len(data.rstrip(b"\0")), "the header of a new segment is incomplete")
 
 
 def _chain(folder: Path, headers: list[SegmentHeader], files: Files) -> list[Segment]:
-    """Segments with their ends, as their followers state them. The newest has no end yet: 0."""
+    """Link the segments; the successor of each names its end. The newest has no end yet: 0."""
     segments = []
     for i, header in enumerate(headers):
         segment = Segment(header.number, header.nonce, header.seed(), header.previous_end, 0)
@@ -168,8 +169,8 @@ def _chain(folder: Path, headers: list[SegmentHeader], files: Files) -> list[Seg
 
 
 def _read_settled(path: Path, files: Files) -> bytes:
-    """What the disk has of the newest segment. A process that was killed may have left it unsynced, and one whose sync failed may have
-    left pages that only the cache has: without `forget` they would be replayed, and be gone after a power cut."""
+    """Read the newest segment from disk. A killed process may have left it unsynced. A failed sync may have left pages that exist only in
+    the cache: without `forget` they would be replayed, and lost at a power failure."""
     fd = files.open(path)
     try:
         files.sync(fd)
@@ -180,7 +181,7 @@ def _read_settled(path: Path, files: Files) -> bytes:
 
 
 def _find_end(path: Path, data: bytes, recovered: Recovered) -> None:
-    """Where the newest segment ends, and whether a torn rest follows: the writer, which opens it next, cuts there."""
+    """Find the end of the newest segment and a torn tail after it. The writer opens it next and cuts there."""
     segment = recovered.segments[-1]
     reason = _walk(segment, data, recovered)
     if recovered.marked >> 32 > segment.number:
@@ -193,7 +194,7 @@ def _find_end(path: Path, data: bytes, recovered: Recovered) -> None:
 
 
 def _walk(segment: Segment, data: bytes, recovered: Recovered) -> str:
-    """Sets the segment's end, the highest mark and the end of the entries; returns why the walk ended."""
+    """Set the segment's end, the highest mark and the end of the entries. Return the reason why the walk ended."""
     base = segment.number << 32
     recovered.marked = segment.previous_end
     recovered.entries_end = segment.previous_end

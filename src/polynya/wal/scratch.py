@@ -1,7 +1,7 @@
-"""Files without a name: they are gone with the process that made them, however it ends. Blocking; for any thread, one call after the other.
+"""Unnamed temporary files, which disappear with the process. Calls block; any thread may call, one at a time.
 
-A thread may still be filling a file when whoever wanted it gives it up and closes it: what it does from then on fails. Its descriptor's number
-is another file's by then.
+A thread may still fill a file when its owner closes it. Its later calls then fail instead of reaching another file that reuses the
+descriptor number.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from polynya.base.limits import KIB
 from polynya.wal.errors import DiskFull, is_full
 from polynya.wal.files import Files
 
-BLOCK_BYTES = 64 * KIB  # that have a checksum, in memory
+BLOCK_BYTES = 64 * KIB  # block size of the in-memory checksums
 
 
 class Scratch:
-    """Grows at its end, and is read anywhere. Nothing in it is durable."""
+    """A temporary file: append only, random reads, not durable."""
 
     def __init__(self, path: Path, files: Files) -> None:
-        """`path`: where it lies for the moment until its name is taken away; nothing may be there. Raises `DiskFull`, `OSError`."""
+        """Create the file. `path` is its name until it is unlinked at once; it must not exist. Raises `DiskFull`, `OSError`."""
         self.size = 0
-        self._crcs = array("I", [0])  # of the blocks; the last one is not full
+        self._crcs = array("I", [0])  # CRC of each block; the last one is partial
         self._files = files
         self._lock = threading.Lock()
         try:
@@ -39,7 +39,7 @@ class Scratch:
         files.unlink(path)
 
     def append(self, *buffers: bytes) -> None:
-        """Raises `DiskFull`, `OSError`."""
+        """Append buffers. Raises `DiskFull`, `OSError`."""
         with self._lock:
             try:
                 self._files.write(self._descriptor(), buffers, self.size)
@@ -49,7 +49,7 @@ class Scratch:
                 self._count(buffer)
 
     def read(self, offset: int, length: int) -> bytes:
-        """Raises `OSError`, `EOFError` when so much is not there."""
+        """Read exactly `length` bytes. Raises `OSError`, or `EOFError` if the file is shorter."""
         with self._lock:
             data = self._files.read(self._descriptor(), length, offset)
         if len(data) != length:
@@ -57,7 +57,7 @@ class Scratch:
         return data
 
     def read_checked(self, offset: int, length: int) -> bytes:
-        """The same of a file that has all that it will: for who cannot tell whether it is what was written. Raises `CorruptData` when it is not."""
+        """Read from a complete file and verify the checksums. Raises `CorruptData` if the bytes differ from those written."""
         if offset + length > self.size:
             raise EOFError(f"{length} bytes at {offset} of {self.size}")
         first = offset // BLOCK_BYTES
@@ -79,7 +79,7 @@ class Scratch:
                 crcs.append(0)
 
     def close(self) -> None:
-        """Its room is free again. May be called again."""
+        """Close the file and free its space. Idempotent."""
         with self._lock:
             fd, self._fd = self._fd, -1
             if fd >= 0:

@@ -1,4 +1,5 @@
-"""The store of group snapshots: for each group a chain of durable files, a root and what builds on it (docs/formats/snapshots.md)."""
+"""The store of group snapshots. Each group has a chain of durable files: a root and the deltas that build on it
+(docs/formats/snapshots.md)."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ _PIECE_BYTES = 1 << 20
 
 
 class SnapshotLink(msgspec.Struct, frozen=True, gc=False):
-    """One file of a chain, as its header tells it: the state after the entry (`term`, `index`), or what of it changed since `base`."""
+    """The header of one file of a chain: the state after the entry (`term`, `index`), or its changes since `base`."""
 
     group: int
     term: int
@@ -39,7 +40,7 @@ class SnapshotLink(msgspec.Struct, frozen=True, gc=False):
     length: int  # of the body
     crc: int  # of the body
     delta: bool = False
-    base: int = 0  # index of the one that a delta builds on; 0: on none, as a base
+    base: int = 0  # index of the snapshot that a delta builds on; 0: none
 
     @property
     def root(self) -> bool:
@@ -61,12 +62,13 @@ Merge = Callable[[Sequence[SnapshotFile]], bytes]
 
 
 class SnapshotStore:
-    """Blocking; calls for different groups may run in different threads.
+    """The snapshot files of a directory. Calls block; calls for different groups may run in different threads.
 
-    Invariant: the newest file of a group and those that it builds on, down to a root, are all there; others are remnants."""
+    Invariant: the newest file of a group and its predecessors, down to a root, all exist. Other files are leftovers.
+    """
 
     def __init__(self, directory: Path, *, files: Files | None = None, tidy: bool = True) -> None:
-        """Makes the folder and, if `tidy`, removes what a crash left half-written. Raises `OSError`."""
+        """Create the directory; if `tidy`, remove incomplete files of a crash. Raises `OSError`."""
         self._folder = directory
         self._files = OsFiles() if files is None else files
         self._scratches = count(1)
@@ -80,13 +82,14 @@ class SnapshotStore:
         return self._folder
 
     def write(self, group: int, term: int, index: int, body: bytes) -> SnapshotLink:
-        """A base. Durable when it returns; then the group's older ones are gone. Raises `DiskFull` (the old ones stay) and `OSError`."""
+        """Write a base durably, then remove older files of the group. Raises `DiskFull` (the old ones stay) and `OSError`."""
         link = SnapshotLink(group, term, index, len(body), value(body))
         self._put(link, [body])
         return link
 
     def write_delta(self, group: int, term: int, index: int, body: Sequence[bytes], base: int) -> SnapshotLink:
-        """What builds on the snapshot at `base`; with base 0 on none, and then older ones go as by `write`. The body in pieces."""
+        """Write a delta on the snapshot at `base`, with its body in pieces. A delta with base 0 is a root: older files are removed as by
+        `write`."""
         crc = 0
         for piece in body:
             crc = extend(crc, piece)
@@ -95,8 +98,8 @@ class SnapshotStore:
         return link
 
     def fold(self, group: int, parts: int, merge: Merge) -> SnapshotLink:
-        """Put one file in the place of the last `parts` of the chain: it has the newest's index and builds on what the oldest of them built
-        on. A crash leaves the chain of before or the new one."""
+        """Replace the last `parts` files of the chain by one. It has the index of the newest and the base of the oldest. A crash leaves
+        either the old chain or the new one."""
         chain = self.chain(group)[-parts:]
         oldest, newest = chain[0], chain[-1]
         body = merge(chain)
@@ -105,22 +108,22 @@ class SnapshotStore:
         return link
 
     def scratch(self) -> Scratch:
-        """A file beside the snapshots, on the same disk. Raises `DiskFull`, `OSError`."""
+        """Create a temporary file on the same disk. Raises `DiskFull`, `OSError`."""
         return Scratch(self._folder / f"scratch-{next(self._scratches)}{_TEMPORARY}", self._files)
 
     def groups(self) -> list[int]:
-        """Those of which there is a snapshot."""
+        """Return the groups that have a snapshot."""
         return sorted({group for group, _ in self._found()})
 
     def missing(self, chains: Mapping[int, Sequence[SnapshotLink]]) -> list[int]:
-        """The groups of whose chains files are not there any more; makes the folder anew if that is gone. Raises `OSError`."""
+        """Return the groups whose chains lack files. Recreates a missing directory. Raises `OSError`."""
         self._files.make_folder(self._folder)
         there = set(self._found())
         return [group for group, links in chains.items() if any((group, link.index) not in there for link in links)]
 
     def links(self, group: int) -> list[SnapshotLink]:
-        """The chain, root first; [] if there is none. Raises `CorruptData` when a part is missing or its header damaged: an older chain
-        would not fit the journal."""
+        """Return the chain, root first; [] if there is none. Raises `CorruptData` if a file is missing or its header damaged, because an
+        older chain would not fit the journal."""
         indexes = {index for other, index in self._found() if other == group}
         links: list[SnapshotLink] = []
         index = max(indexes, default=0)
@@ -134,11 +137,11 @@ class SnapshotStore:
         return []
 
     def chain(self, group: int) -> list[SnapshotFile]:
-        """The same with the bodies. Raises `CorruptData`, and `OSError`."""
+        """Return the chain with bodies. Raises `CorruptData` and `OSError`."""
         return [self._read(link) for link in self.links(group)]
 
     def check(self, group: int) -> None:
-        """Reads all of the chain, some at a time. Raises as `chain`."""
+        """Verify the whole chain piece by piece. Raises the errors of `chain`."""
         for link in self.links(group):
             crc = 0
             for offset in range(0, link.length, _PIECE_BYTES):
@@ -147,7 +150,7 @@ class SnapshotStore:
                 raise _corrupt(self._path(group, link.index), "the checksum of its body is wrong")
 
     def read(self, link: SnapshotLink, offset: int, length: int) -> bytes:
-        """Some of a body. Raises `OSError` when the file is gone."""
+        """Read part of a body. Raises `OSError` if the file is missing."""
         return self._bytes(self._path(link.group, link.index), HEADER_BYTES + offset, min(length, link.length - offset))
 
     def _put(self, link: SnapshotLink, body: Sequence[bytes]) -> None:
@@ -161,21 +164,21 @@ class SnapshotStore:
             raise
         self._files.rename(temporary, path)
         self._files.sync_folder(self._folder)
-        with suppress(OSError):  # it is written, and counts: what could not be removed goes with the next one
+        with suppress(OSError):  # the new file is complete; the next write removes leftovers
             for group, index in self._found():
                 if group == link.group and index < link.index and (link.root or index > link.base):
                     self._files.unlink(self._path(group, index))
 
     def remove(self, group: int) -> None:
-        """All of the group's are gone, durably, when it returns. Raises `OSError`."""
-        for other, index in sorted(self._found(), reverse=True):  # what a crash leaves is a chain
+        """Remove all snapshots of the group durably. Raises `OSError`."""
+        for other, index in sorted(self._found(), reverse=True):  # newest first: a crash leaves a valid chain
             if other == group:
                 self._files.unlink(self._path(group, index))
         self._files.sync_folder(self._folder)
 
     def _write_new(self, path: Path, buffers: list[bytes]) -> None:
         if path.name in self._files.names(self._folder):
-            self._files.unlink(path)  # of an attempt that failed
+            self._files.unlink(path)  # left by a failed attempt
         fd = self._files.create(path)
         try:
             self._files.write(fd, buffers, 0)
@@ -224,14 +227,14 @@ class SnapshotStore:
 
 
 def pack_header(link: SnapshotLink) -> bytes:
-    """The 64 bytes before the body."""
+    """Encode the 64-byte header."""
     kind = KIND_DELTA if link.delta else KIND_BASE
     head = _HEADER.pack(_MAGIC, FORMAT_VERSION, kind, 0, link.group, link.crc, link.term, link.index, link.base, link.length, 0)
     return head + int(value(head)).to_bytes(4, "little")
 
 
 def parse_header(data: bytes) -> SnapshotLink | int | str:
-    """What the header says; the version when it is sound but not ours; or what is wrong."""
+    """Parse the header. Return the version if it is valid but unsupported, or a description of the damage."""
     head = data[: HEADER_BYTES - 4]
     if len(data) < HEADER_BYTES or not head.startswith(_MAGIC):
         return "it has no header of a snapshot"

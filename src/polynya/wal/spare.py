@@ -1,4 +1,4 @@
-"""Descriptors that are held back: when others have taken all that the process may have, a journal still gets its next segment."""
+"""Reserved file descriptors. When the process runs out of descriptors, a journal can still open its next segment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NONE_LEFT = frozenset((errno.EMFILE, errno.ENFILE))
 
 
 class Spare:
-    """One for all journals of a process. For any thread."""
+    """The reserve of all journals of a process. Thread-safe."""
 
     def __init__(self) -> None:
         self._held: list[int] = []
@@ -21,14 +21,14 @@ class Spare:
         self._lock = threading.Lock()
 
     def fill(self) -> None:
-        """Hold as many as there is room for."""
+        """Reserve as many descriptors as possible, up to `COUNT`."""
         self._wanted = True
         with self._lock, suppress(OSError):
             while len(self._held) < COUNT:
                 self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def open(self, path: Path, flags: int, mode: int = 0o777) -> int:
-        """`os.open`; if there is no descriptor left, with one that was held."""
+        """Call `os.open`; release a reserved descriptor if none is left."""
         while True:
             try:
                 return os.open(path, flags, mode)
@@ -37,7 +37,7 @@ class Spare:
                     raise
 
     def close(self, fd: int) -> None:
-        """`os.close`; what was given away is held again."""
+        """Call `os.close`, and refill the reserve."""
         os.close(fd)
         if self._wanted and len(self._held) < COUNT:
             self.fill()

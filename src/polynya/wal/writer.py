@@ -1,4 +1,4 @@
-"""What the writer's thread does: one write and one sync per batch, new segments, and the undoing of a write that found the disk full."""
+"""The writer thread's work: one write and one sync per batch, new segments, and the undo of a write on a full disk."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from polynya.wal.recovery import OFFSET_MASK, Recovered, Segment, segment_path
 
 
 class SegmentWrite(msgspec.Struct, gc=False):
-    """The bytes of a write that go into one segment. `nonce` and `previous_end` are for its header if it must be made, `farewell` is the mark
-    that the segment before it then gets behind its end."""
+    """The bytes of a write for one segment. `nonce` and `previous_end` are for the header of a new segment. `farewell` is the final mark of
+    the segment before it."""
 
     segment: int
     nonce: int
@@ -32,17 +32,17 @@ class WriteBatch(msgspec.Struct):
     begin: int
     end: int
     named: int
-    durable: bool  # False: a bare mark, which needs no sync of its own
+    durable: bool  # False: a bare mark, which needs no sync
     refused: bool = False  # the disk was full, and the write is undone
 
     @property
     def bytes(self) -> int:
-        """Bytes of its frames."""
+        """Return the bytes of the frames."""
         return sum(part.end - part.offset for part in self.parts)
 
 
 class SegmentWriter:
-    """Holds the newest segment open. After a failure it refuses everything."""
+    """The writer of the newest segment. After a failure it rejects everything."""
 
     def __init__(self, folder: Path, *, journal_id: int, segment_bytes: int, files: Files) -> None:
         self.failure: BaseException | None = None
@@ -55,7 +55,7 @@ class SegmentWriter:
         self._end = 0
 
     def start(self, recovered: Recovered) -> None:
-        """Opens the newest segment, or makes the first one."""
+        """Open the newest segment, or create the first one."""
         if not recovered.segments:
             header = SegmentHeader(self._journal_id, recovered.next_number, self._files.random64(), 0)
             self._create(header)
@@ -65,14 +65,14 @@ class SegmentWriter:
             self._reopen(newest.number, newest.end)
 
     def write(self, batch: WriteBatch) -> None:
-        """Raises `DiskFull` (undone), `JournalFailed`, or the `OSError` after which this writer has failed for ever."""
+        """Write a batch. Raises `DiskFull` (undone), `JournalFailed`, or an `OSError` after which this writer stays failed."""
         self.refuse_failed()
         try:
             for part in batch.parts:
                 self._write_part(part)
             if batch.durable:
                 self._sync()
-                self.refuse_failed()  # who looks for the files may have missed one meanwhile
+                self.refuse_failed()  # the periodic check may have found a missing file meanwhile
         except OSError as error:
             if self.failure is not None or not is_full(error):
                 self.failure = self.failure or error
@@ -81,35 +81,35 @@ class SegmentWriter:
             raise DiskFull(f"no room for the journal in {self._folder}: {error.strerror}") from error
 
     def refuse_failed(self) -> None:
-        """Raises `JournalFailed` or `JournalGone` once that is so."""
+        """Raise `JournalFailed` or `JournalGone` after a failure."""
         if isinstance(self.failure, JournalGone):
             raise self.failure
         if self.failure is not None:
             raise JournalFailed(f"the journal in {self._folder} failed: {self.failure}; restart the node") from self.failure
 
     def look(self) -> None:
-        """From any thread. Raises `JournalGone` when what is written goes to a file that no restart would find."""
+        """Check, from any thread, that a restart would find the open segment. Raises `JournalGone`."""
         fd, path = self._fd, segment_path(self._folder, self._number)
         try:
             if fd < 0 or self._files.is_at(fd, path) or (fd, path) != (self._fd, segment_path(self._folder, self._number)):
                 return
         except OSError:
-            return  # closed meanwhile; or the disk fails, which the next write says
+            return  # closed meanwhile, or the disk fails, which the next write reports
         self.miss(path)
 
     def miss(self, path: Path) -> None:
-        """A segment is not at its place. Raises `JournalGone`."""
+        """Fail the writer because a segment is missing. Raises `JournalGone`."""
         self.failure = self.failure or _gone(path)
         self.refuse_failed()
 
     def close(self, last: WriteBatch | None) -> None:
-        """Writes a last mark, synced, and closes the segment."""
+        """Write a final mark, sync it, and close the segment."""
         try:
             if last is not None:
                 self.write(last)
                 self._sync()
         except DiskFull:
-            pass  # the mark only shortens a window; nothing is lost without it
+            pass  # no data is lost: the mark only narrows the window of a possible torn tail
         finally:
             if self._fd >= 0:
                 self._files.close(self._fd)
@@ -124,14 +124,14 @@ class SegmentWriter:
         self._end = part.end
 
     def _move_on(self, part: SegmentWrite) -> None:
-        """To a new segment."""
+        """Switch to a new segment."""
         old, end = self._fd, self._end
-        self._sync()  # before the next segment's header says so
+        self._sync()  # before the header of the next segment implies it
         self.look()
-        self._files.truncate(old, end + len(part.farewell))  # gives back what was allocated and not needed; may be lost, so no sync
+        self._files.truncate(old, end + len(part.farewell))  # frees unused allocation; not synced, because losing this is harmless
         try:
             self._create(SegmentHeader(self._journal_id, part.segment, part.nonce, part.previous_end))
-            self._files.write(old, [part.farewell], end)  # no sync: it is there for the day when the new segment is not
+            self._files.write(old, [part.farewell], end)  # not synced: it only matters if the new segment is lost
         finally:
             if self._fd != old:
                 self._files.close(old)
@@ -139,7 +139,7 @@ class SegmentWriter:
     def _create(self, header: SegmentHeader) -> None:
         fd = self._files.create(segment_path(self._folder, header.number))
         self._number = header.number
-        self._fd = fd  # the number first: `look` reads them the other way round
+        self._fd = fd  # set the number first: `look` reads them in the opposite order
         self._files.allocate(self._fd, self._segment_bytes)
         self._files.write(self._fd, [pack_segment_header(header)], 0)
         self._sync()
@@ -147,7 +147,7 @@ class SegmentWriter:
         self._end = SEGMENT_HEADER_BYTES
 
     def _reopen(self, number: int, end: int) -> None:
-        """Cuts the segment at `end`, durably, and allocates it again: zeros follow. On a full disk it stays short."""
+        """Truncate the segment durably at `end` and allocate it again with zeros. On a full disk it stays short."""
         fd = self._files.open(segment_path(self._folder, number))
         self._number, self._end = number, end
         self._fd = fd
@@ -160,7 +160,7 @@ class SegmentWriter:
                 raise
 
     def _sync(self) -> None:
-        """A failed sync is final, a full disk's too: the kernel may have dropped the pages."""
+        """Sync the segment. A failed sync is fatal, even on a full disk, because the kernel may have dropped the pages."""
         try:
             self._files.sync(self._fd)
         except OSError as error:
@@ -175,7 +175,7 @@ class SegmentWriter:
             raise
 
     def _undo(self, batch: WriteBatch) -> None:
-        """Removes what the write left, newest first, durably: a refused entry must not be there after a restart."""
+        """Remove the written data durably, newest first. A refused entry must not reappear after a restart."""
         number, end = batch.begin >> 32, batch.begin & OFFSET_MASK
         try:
             if self._fd >= 0:
@@ -183,7 +183,7 @@ class SegmentWriter:
                 self._fd = -1
             ends = {part.segment: part.previous_end & OFFSET_MASK for part in batch.parts}
             for made in range(self._number, number, -1):
-                self._cut(made - 1, ends[made])  # first what says that the next one is there
+                self._cut(made - 1, ends[made])  # first the mark that names the next segment
                 self._files.unlink(segment_path(self._folder, made))
                 self._files.sync_folder(self._folder)
             self._reopen(number, end)

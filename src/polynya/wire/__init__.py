@@ -1,6 +1,6 @@
-"""Bytes to words and back: the formats that leave a process. Pure: no I/O, no clock, no randomness, no asyncio.
+"""Encoders and decoders of external formats. Pure code: no I/O, clock, randomness or asyncio.
 
-Each module is one format with its encoder and decoder side by side, and is written down in `docs/formats/` first. Decoders trust
-nothing: what is damaged raises `CorruptData`, what a client sent wrongly raises the module's own error, and neither an endless loop nor
-an allocation follows from a number in the input that was not checked against the bytes that are there.
+Each module contains the encoder and the decoder of one format, which `docs/formats/` specifies first. Decoders do not trust their input.
+Damaged data raises `CorruptData`, and invalid client input raises the module's own error. Numbers in the input are checked against the
+available bytes before they control a loop or an allocation.
 """

@@ -1,4 +1,4 @@
-"""The blocks of an Avro object container file, decompressed: enough to find the names in Iceberg's manifests, and no more.
+"""Decompressed blocks of Avro object container files, sufficient to find the file names in Iceberg manifests.
 
 https://avro.apache.org/docs/1.12.0/specification/#object-container-files
 """
@@ -13,12 +13,12 @@ from polynya.base.limits import MIB
 
 _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
-_BLOCK_BYTES_MAX = 256 * MIB  # decompressed
+_BLOCK_BYTES_MAX = 256 * MIB  # decompressed size
 _VARINT_BYTES_MAX = 10
 
 
 def blocks(data: bytes) -> Iterator[bytes]:
-    """Each block's serialised objects. Raises CorruptData, also for codecs other than `null` and `deflate`."""
+    """Yield the serialized objects of each block. Raises CorruptData for damaged files and for codecs other than `null` and `deflate`."""
     if not data.startswith(_MAGIC):
         raise CorruptData("no Avro container file")
     fields, at = _header(data, len(_MAGIC))
@@ -37,13 +37,13 @@ def blocks(data: bytes) -> Iterator[bytes]:
 
 
 def _header(data: bytes, at: int) -> tuple[dict[bytes, bytes], int]:
-    """The map of the file's metadata, and where it ends."""
+    """Parse the file's metadata map. Return it and the offset of its end."""
     fields: dict[bytes, bytes] = {}
     while True:
         count, at = _long(data, at)
         if not count:
             return fields, at
-        if count < 0:  # then the block's size follows
+        if count < 0:  # the block's size follows
             count = -count
             _, at = _long(data, at)
         for _ in range(count):
@@ -60,7 +60,7 @@ def _take(data: bytes, at: int, size: int) -> tuple[bytes, int]:
 
 
 def _long(data: bytes, at: int) -> tuple[int, int]:
-    """A zigzag varint."""
+    """Parse a zigzag varint."""
     value = 0
     for number in range(_VARINT_BYTES_MAX):
         if at >= len(data):

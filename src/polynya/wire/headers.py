@@ -1,4 +1,4 @@
-"""The protocol's own header fields: text in, values out, `BadField` with a reason when a value cannot be taken."""
+"""Header fields of the protocol: parsing and formatting. An invalid value raises `BadField` with the reason."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ _TTL = re.compile(r"0|[1-9][0-9]*", re.ASCII)
 _INSTANT = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:([Zz])|([+-])(\d\d):(\d\d))", re.ASCII)
 _ETAG = re.compile(r'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"')
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_INSTANT_MS_END = 253_402_300_800_000  # the year 10000, which RFC 3339 cannot spell
-_INCARNATION_MAX = 2**63 - 1  # no stream has it
+_INSTANT_MS_END = 253_402_300_800_000  # the year 10000, which RFC 3339 cannot represent
+_INCARNATION_MAX = 2**63 - 1  # no stream has this incarnation
 
 
 class BadField(ValueError):
-    """A header or parameter that cannot be taken; the message names it and says what it should be."""
+    """An invalid header or parameter. The message names it and the expected value."""
 
 
 def _not(value: str) -> str:
-    """What came instead, for the end of a reason."""
+    """Return the received value, for the end of an error message."""
     return f", not '{value[:64]}'"
 
 
 def is_true(value: str | None) -> bool:
-    """`Stream-Closed` counts only when it is `true`, in any case; everything else is as if it were absent (R2)."""
+    """Return whether `Stream-Closed` is `true`, in any case. Every other value is treated as absent."""
     return value is not None and value.lower() == "true"
 
 
 def media_type(content_type: str) -> str:
-    """The media type in lower case, without parameters."""
+    """Return the media type in lower case, without parameters."""
     return content_type.split(";", 1)[0].strip().lower()
 
 
 def parse_content_type(value: str) -> str:
-    """As it is kept and echoed: the client's own spelling."""
+    """Validate a content type. It is stored and echoed in the client's own spelling."""
     if len(value) > CONTENT_TYPE_BYTES_MAX:
         raise BadField(f"Content-Type has at most {CONTENT_TYPE_BYTES_MAX} bytes")
     return value
 
 
 def parse_ttl(value: str) -> int:
-    """`Stream-TTL`: whole seconds, without sign or leading zeros."""
+    """Parse `Stream-TTL`: whole seconds, without sign or leading zeros."""
     if not _TTL.fullmatch(value):
         raise BadField(f"Stream-TTL must be a whole number of seconds, without sign, fraction or leading zeros{_not(value)}")
     if len(value) > 10 or int(value) > TTL_SECONDS_MAX:
@@ -65,8 +65,8 @@ def parse_ttl(value: str) -> int:
 
 
 def parse_retention(headers: Mapping[str, str]) -> Retention | None:
-    """`Stream-Retention-Age` (seconds) and `Stream-Retention-Bytes`: whole numbers, or `forever`. One that is absent is no bound; None
-    when both are."""
+    """Parse `Stream-Retention-Age` (seconds) and `Stream-Retention-Bytes`: whole numbers or `forever`. An absent one sets no limit; return
+    None if both are absent."""
     age, size = headers.get("stream-retention-age"), headers.get("stream-retention-bytes")
     if age is None and size is None:
         return None
@@ -83,14 +83,14 @@ def _bound(field: str, value: str, largest: int) -> int:
 
 
 def parse_instant_ms(value: str) -> int:
-    """`Stream-Expires-At`: an RFC 3339 instant as Unix milliseconds. Fractions beyond a millisecond are cut."""
+    """Parse `Stream-Expires-At`, an RFC 3339 time, as Unix milliseconds. Fractions below a millisecond are truncated."""
     match = _INSTANT.fullmatch(value)
     if match is None:
         raise BadField(f"Stream-Expires-At must be an RFC 3339 time with zone, such as 2030-01-31T12:00:00Z{_not(value)}")
     year, month, day, hour, minute, second = (int(match[group]) for group in range(1, 7))
     fraction_ms = int((match[7] or "0")[:3].ljust(3, "0"))
     offset = timedelta(0) if match[8] else timedelta(hours=int(match[10]), minutes=int(match[11]))
-    leap = second == 60  # RFC 3339 allows it; it is the next second here
+    leap = second == 60  # RFC 3339 allows leap seconds; treated as the next second
     try:
         zone = timezone(-offset if match[9] == "-" else offset)
         if match[11] and int(match[11]) > 59:
@@ -105,14 +105,14 @@ def parse_instant_ms(value: str) -> int:
 
 
 def format_instant(instant_ms: int) -> str:
-    """RFC 3339 in UTC, with milliseconds only when there are some."""
+    """Format an RFC 3339 time in UTC, with milliseconds only if they are not zero."""
     seconds, ms = divmod(instant_ms, 1000)
     text = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{ms:03d}Z" if ms else f"{text}Z"
 
 
 def parse_producer(headers: dict[str, str]) -> Producer | None:
-    """All three of `Producer-Id`, `-Epoch`, `-Seq`, or none."""
+    """Parse `Producer-Id`, `Producer-Epoch` and `Producer-Seq`. Return None if all are absent. Raises BadField if only some are present."""
     name = headers.get("producer-id")
     epoch = headers.get("producer-epoch")
     sequence = headers.get("producer-seq")
@@ -134,7 +134,7 @@ def _number(field: str, value: str) -> int:
 
 
 def parse_stream_seq(value: str | None) -> str | None:
-    """Opaque, compared by bytes: header text is Latin-1, whose code points are its bytes."""
+    """Validate `Stream-Seq`. It is opaque and compared by bytes: header text is Latin-1, whose code points equal its bytes."""
     if value is not None and len(value) > STREAM_SEQ_BYTES_MAX:
         raise BadField(f"Stream-Seq has at most {STREAM_SEQ_BYTES_MAX} bytes")
     return value
@@ -147,7 +147,7 @@ def parse_sub_offset(value: str) -> int:
 
 
 def parse_incarnation(value: str | None) -> int:
-    """`Stream-Incarnation` as this server gave it; 0 when absent. What it never gave matches no stream."""
+    """Parse `Stream-Incarnation`; 0 when absent. A value that this server never sent matches no stream."""
     if value is None:
         return 0
     if value.isdecimal() and value.isascii() and len(value) <= 20 and int(value) > 0:
@@ -156,7 +156,7 @@ def parse_incarnation(value: str | None) -> int:
 
 
 def none_match(value: str | None, etag: str) -> bool:
-    """Whether `If-None-Match` (one tag, a list, weak ones, `*`) names `etag` (weak comparison, RFC 9110 13.1.2)."""
+    """Return whether `If-None-Match` (one tag, a list, weak tags, `*`) matches `etag` (weak comparison, RFC 9110 13.1.2)."""
     if value is None:
         return False
     if value.strip() == "*":
@@ -165,7 +165,7 @@ def none_match(value: str | None, etag: str) -> bool:
 
 
 def accepts_lines(accept: str | None) -> bool:
-    """Whether `Accept` names NDJSON, and not with quality 0."""
+    """Return whether `Accept` names NDJSON with a quality above 0."""
     if accept is None or "ndjson" not in accept.lower():
         return False
     for part in accept.split(","):
@@ -176,12 +176,12 @@ def accepts_lines(accept: str | None) -> bool:
 
 
 def format_event_id(record: int, byte: int, life: tuple[int, int]) -> str:
-    """What an SSE `id:` says: the offset after the event, and the stream's life (uid, history)."""
+    """Format an SSE `id:`: the offset after the event, and the stream's incarnation (uid, history)."""
     return f"{record:016d}_{byte:016d}~{life[0]:x}.{life[1]:x}"
 
 
 def parse_event_id(value: str) -> tuple[int, int, tuple[int, int] | None]:
-    """(record, byte, life) of a `Last-Event-ID`; a bare offset has no life."""
+    """Parse `Last-Event-ID` into (record, byte, incarnation). A bare offset has no incarnation."""
     token, separator, life = value.partition("~")
     at = parse_token(token)
     if at is None:

@@ -1,4 +1,4 @@
-"""Hosts as `Host`, `Origin` and URLs spell them, in the one spelling in which they can be compared."""
+"""Normalization of hosts from `Host`, `Origin` and URLs, so that they can be compared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def bare_host(value: str) -> str:
-    """The host of `HOST` or `HOST:PORT`: lower case, no brackets, no dot at the end. Empty when there is none."""
+    """Return the host of `HOST` or `HOST:PORT`: lower case, no brackets, no trailing dot. Empty if there is none."""
     match = _HOST_PORT.fullmatch(value)
     if match is None:
         return ""
@@ -24,13 +24,13 @@ def bare_host(value: str) -> str:
 
 
 def origin_place(origin: str) -> str:
-    """`HOST` or `HOST:PORT` of a page's origin, in lower case. Empty when the page came from no host: `null`, an extension."""
+    """Return `HOST` or `HOST:PORT` of an origin, in lower case. Empty for an origin without a host, such as `null` or an extension."""
     match = _ORIGIN.fullmatch(origin)
     return match[1].lower() if match else ""
 
 
 def address_of(host: str) -> Address | None:
-    """The IP address that a bare host spells; None for a name. An IPv4 address inside an IPv6 one is the former."""
+    """Return the IP address that a bare host represents; None for a name. IPv4-mapped IPv6 addresses become IPv4."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -40,7 +40,7 @@ def address_of(host: str) -> Address | None:
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether browsers look for a bare host on their own machine alone: `localhost`, a name below it, a loopback address."""
+    """Return whether browsers resolve a bare host only to their own machine: `localhost`, its subdomains, or a loopback address."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     address = address_of(host)

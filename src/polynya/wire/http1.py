@@ -1,7 +1,7 @@
-"""HTTP/1.1 requests from bytes, strictly (RFC 9112): one parser, so that no two readers of the same bytes disagree.
+"""A strict HTTP/1.1 request parser (RFC 9112). It is the only parser, so no two readers disagree about the same bytes.
 
-What is doubtful is refused, not repaired: both lengths, repeated or signed lengths, bare LF or CR, folded lines, space before a colon,
-unknown transfer codings. Header lines and request lines repeat from request to request, so parsed ones are kept in bounded caches.
+Ambiguous input is rejected, not repaired: both length headers, repeated or signed lengths, bare LF or CR, folded lines, space before a
+colon, unknown transfer codings. Request and header lines repeat across requests, so parsed ones are kept in bounded caches.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LISTS = frozenset(
 
 
 class BadRequest(Exception):
-    """The bytes are no request that can be answered as one; the connection cannot go on after it."""
+    """An invalid request. The connection cannot continue after it."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -42,25 +42,25 @@ class BadRequest(Exception):
 
 
 class Head(msgspec.Struct, gc=False):
-    """A request line and its headers. Names are in lower case; values are Latin-1 text; repeated list fields are joined by commas."""
+    """A request line and its headers. Names are in lower case, values are Latin-1 text, and repeated list fields are joined by commas."""
 
     method: str
     target: str
     headers: dict[str, str]
     length: int  # bytes of the body, or CHUNKED
     keep_alive: bool
-    minor: int  # of HTTP/1.x
+    minor: int  # the x of HTTP/1.x
 
 
 class HeadParser:
-    """Parses heads; owns the caches. One per process."""
+    """The parser of request heads, with its caches. One instance per process."""
 
     def __init__(self) -> None:
         self._lines: dict[bytes, tuple[str, str]] = {}
         self._firsts: dict[bytes, tuple[str, str, int, str]] = {}
 
     def parse(self, block: bytes) -> Head:
-        """`block` is everything before the empty line, without the line end before it. Raises `BadRequest`."""
+        """Parse a head. `block` is everything before the empty line, without the preceding line end. Raises `BadRequest`."""
         lines = block.split(b"\r\n")
         if len(lines) > HEADERS_MAX + 1:
             raise BadRequest(431, "HEADERS_TOO_LARGE", f"a request has at most {HEADERS_MAX} header lines")
@@ -79,7 +79,7 @@ class HeadParser:
             headers[name] = value
         length = _body_length(headers, minor)
         if authority:
-            headers["host"] = authority  # RFC 9112 3.2.2: the Host that came does not count
+            headers["host"] = authority  # RFC 9112 3.2.2: the received Host is ignored
         return Head(method, target, headers, length, _keeps_alive(headers, minor), minor)
 
     def _first(self, line: bytes) -> tuple[str, str, int, str]:
@@ -92,7 +92,7 @@ class HeadParser:
             raise BadRequest(400, "BAD_REQUEST_LINE", "the request line must end in HTTP/1.1")
         target = parts[1].decode("latin-1")
         parsed = (parts[0].decode(), target, parts[2][-1] - 48, _authority(target))
-        if len(line) <= _CACHED_LINE_BYTES_MAX and b"?" not in line:  # queries seldom repeat
+        if len(line) <= _CACHED_LINE_BYTES_MAX and b"?" not in line:  # queries rarely repeat
             if len(self._firsts) >= _CACHE_LINES_MAX:
                 self._firsts.clear()
             self._firsts[line] = parsed
@@ -105,7 +105,7 @@ class HeadParser:
         if not _FIELD_VALUE.fullmatch(value):
             raise BadRequest(400, "BAD_HEADER", f"the value of {name.decode()} holds a control character")
         pair = (name.lower().decode(), value.strip(b" \t").decode("latin-1"))
-        if pair[0] == "host" and not _HOST.fullmatch(pair[1]):  # it comes back in Location
+        if pair[0] == "host" and not _HOST.fullmatch(pair[1]):  # the value is echoed in Location
             raise BadRequest(400, "BAD_HEADER", "the value of Host is no host and port")
         if len(line) <= _CACHED_LINE_BYTES_MAX:
             if len(self._lines) >= _CACHE_LINES_MAX:
@@ -115,7 +115,7 @@ class HeadParser:
 
 
 def _authority(target: str) -> str:
-    """HOST:PORT of a target in absolute form; empty for one of any other form."""
+    """Return HOST:PORT of a target in absolute form; empty for other forms."""
     match = _ABSOLUTE.match(target)
     if match is None:
         return ""
@@ -159,9 +159,10 @@ def _keeps_alive(headers: dict[str, str], minor: int) -> bool:
 
 
 def find_head(buffer: bytes, position: int) -> int:
-    """Where the head that begins at `position` ends (the index of its empty line), or -1 when it is not all there.
+    """Return the end of the head that begins at `position` (the index of its empty line), or -1 if it is incomplete.
 
-    Raises `BadRequest` when it is larger than may be, or cannot become a head."""
+    Raises `BadRequest` if it is too large or cannot become a valid head.
+    """
     end = buffer.find(b"\r\n\r\n", position)
     size = (end if end >= 0 else len(buffer)) - position
     if size > HEADER_BLOCK_BYTES_MAX:
@@ -172,13 +173,13 @@ def find_head(buffer: bytes, position: int) -> int:
 
 
 def _refuse_hopeless(buffer: bytes, position: int) -> None:
-    """A line end that is a bare LF would be waited on for ever."""
+    """Reject a bare LF, which would never complete a head."""
     if _BARE_LF.search(buffer, position):
         raise BadRequest(400, "BARE_LF", "lines end in CR LF")
 
 
 class ChunkedBody:
-    """Decodes one chunked body, fed in pieces of any size. With `keep` False the data is counted and dropped."""
+    """Decodes one chunked body, fed in pieces of any size. With `keep` False, the data is counted and dropped."""
 
     __slots__ = ("_buffer", "_left", "_state", "_trailer_bytes", "data", "done", "keep", "size")
 
@@ -193,7 +194,7 @@ class ChunkedBody:
         self._trailer_bytes = 0
 
     def feed(self, piece: bytes) -> bytes:
-        """Take a piece; returns what follows the body once `done`. Raises `BadRequest`."""
+        """Decode a piece. Return the bytes after the body once `done`. Raises `BadRequest`."""
         buffer = self._buffer + piece if self._buffer else piece
         position = 0
         while not self.done:

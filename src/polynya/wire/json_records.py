@@ -1,11 +1,11 @@
-"""JSON bodies: checked and split into records once, byte for byte, and put together again for readers (F1, F22).
+"""JSON bodies: validated and split into records once, byte for byte, and joined again for readers.
 
-A record is one element of the (once flattened) array, its exact bytes less surrounding whitespace; the stored form is each record
-followed by one comma, so that `[` + stored form less its last comma + `]` is an array again. Nothing is re-serialised: numbers of any
-size, key order, duplicate keys and escapes stay as they came.
+A record is one element of the array (flattened once): its exact bytes without surrounding whitespace. The stored form is each record
+followed by one comma, so `[` + stored form without its last comma + `]` is an array again. Nothing is re-serialized: numbers of any size,
+key order, duplicate keys and escapes stay unchanged.
 
-`msgspec.Raw` checks the grammar but takes invalid UTF-8, and a scan of nested brackets recurses: both are checked here first. It also
-refuses the escapes of lone surrogates, which JavaScript writes when a text was cut inside a character; they are legal JSON and are let in.
+`msgspec.Raw` checks the grammar but accepts invalid UTF-8 and recurses into nested brackets, so both are checked first. It also rejects
+escapes of lone surrogates, which JavaScript writes for text cut inside a character. They are legal JSON and are accepted here.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import msgspec
 
 from polynya.base.limits import JSON_DEPTH_MAX
 
-RECORDS_PER_APPEND_MAX = 1_000_000  # of one body: each costs some 60 bytes while it is split
+RECORDS_PER_APPEND_MAX = 1_000_000  # limit of one body; each record costs some 60 bytes while it is split
 
 _WHITESPACE = b" \t\n\r"
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # also one that does not end: every quote is looked at once
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # also an unterminated one: every quote is scanned once
 _INNERMOST = re.compile(rb"[\[{][^\[\]{}]*[\]}]")
-_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # one deeper, one less deep: signed bytes
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # one level deeper or less deep, as signed bytes
 _BUT_BRACKETS = bytes(set(range(256)) - set(b'[]{}"'))
 _BUT_BRACKETS_AND_COMMAS = bytes(set(_BUT_BRACKETS) - set(b","))
 _SURROGATES = re.compile(rb"\\\\|\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
@@ -33,7 +33,7 @@ _array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class BadJson(ValueError):
-    """The body is no JSON that can be taken; the message says why."""
+    """The body is invalid JSON; the message has the reason."""
 
 
 class TooManyRecords(ValueError):
@@ -41,10 +41,10 @@ class TooManyRecords(ValueError):
 
 
 def parse_records(body: bytes) -> tuple[int, bytes, bytes]:
-    """(records, payload in stored form, lengths): one record, or one for each element of an array.
+    """Split a body into one record, or one for each array element. Return (records, payload in stored form, lengths).
 
-    `lengths` is empty for up to one record, else packed little-endian u32, each with its comma. An empty array is (0, b"", b""). Raises
-    `BadJson`, `TooManyRecords`.
+    `lengths` is empty for up to one record, else packed little-endian u32, each including its comma. An empty array is (0, b"", b"").
+    Raises `BadJson`, `TooManyRecords`.
     """
     text = body.strip(_WHITESPACE)
     _check_text(text)
@@ -60,7 +60,7 @@ def parse_records(body: bytes) -> tuple[int, bytes, bytes]:
 
 
 def as_array(parts: Sequence[bytes | memoryview]) -> bytes:
-    """The JSON array of stored records."""
+    """Return stored records as a JSON array."""
     if not parts:
         return b"[]"
     joined = b"".join(parts)
@@ -68,7 +68,7 @@ def as_array(parts: Sequence[bytes | memoryview]) -> bytes:
 
 
 def as_lines(parts: Sequence[bytes | memoryview]) -> bytes:
-    """The stored records as NDJSON: CR and LF inside a record, which are whitespace there, become spaces."""
+    """Return stored records as NDJSON. CR and LF inside a record, which are whitespace there, become spaces."""
     records = _elements(as_array(parts))
     return b"".join(bytes(record).replace(b"\r", b" ").replace(b"\n", b" ") + b"\n" for record in records)
 
@@ -84,16 +84,18 @@ def _check_text(text: bytes) -> None:
 
 
 def _deeper_than_allowed(text: bytes) -> bool:
-    """What is malformed may count as too deep or not, and is refused either way; up to where it is malformed the count is right."""
+    """Return whether the text is nested too deeply. For malformed text the answer may be wrong, but it is rejected anyway. Up to the
+    malformed place the count is right."""
     brackets = _outside_strings(text, _BUT_BRACKETS).translate(_STEPS)
     return max(accumulate(memoryview(brackets).cast("b")), default=0) > JSON_DEPTH_MAX
 
 
 def _outside_strings(text: bytes, without: bytes) -> bytes:
-    """What lies outside strings, but for these bytes, of which quotes are none.
+    """Return the bytes outside strings, less the bytes of `without`, which excludes quotes.
 
-    Strings are found one by one only if some hold other bytes than those: of the rest two quotes are left, side by side, and to take both
-    away leaves every byte inside or outside as it was. One by one took longer than all else that an append needs: seconds of the largest."""
+    Only strings with other bytes are matched one by one. Of the other strings two adjacent quotes remain; removing both keeps every other
+    byte inside or outside. Matching all strings took longer than the rest of an append: seconds for the largest.
+    """
     if b"\\" in text:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     rest = text.translate(None, without).replace(b'""', b"")
@@ -101,7 +103,7 @@ def _outside_strings(text: bytes, without: bytes) -> bytes:
 
 
 def _count_elements(text: bytes) -> int:
-    """Elements of the outermost array, without building them. The text is known not to be too deep."""
+    """Count the elements of the outermost array without building them. The text is known not to be too deep."""
     inner = _outside_strings(text, _BUT_BRACKETS_AND_COMMAS)[1:-1]
     for _ in range(JSON_DEPTH_MAX):
         inner, replaced = _INNERMOST.subn(b"", inner)
@@ -125,7 +127,8 @@ def _elements(text: bytes) -> list[msgspec.Raw] | list[bytes]:
 
 
 def _retry_with_surrogates(text: bytes, error: Exception) -> bytes:
-    """Check a twin of equal length whose surrogate escapes are spaces; returns it. Raises `BadJson` when they were not the matter."""
+    """Validate a copy of equal length whose surrogate escapes are replaced by spaces, and return it. Raises `BadJson` if they were not the
+    reason."""
     twin = _SURROGATES.sub(lambda match: match[0] if match[0] == b"\\\\" else b"\\u0020", text)
     if twin != text:
         try:

@@ -1,4 +1,4 @@
-"""The pack format: slices of many streams in one immutable object, with an index at its end. Written down in docs/formats/packs.md."""
+"""The pack format: slices of many streams in one immutable object, with a footer index (docs/formats/packs.md)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from polynya.stream.state.model import HotBatch
 MAGIC = b"PLYNPAK1"
 VERSION = 1
 TAIL_BYTES = 24
-FOOTER_GUESS_BYTES = 64 * 1024  # what to fetch first from the end of an object
+FOOTER_GUESS_BYTES = 64 * 1024  # size of the first read from the end of an object
 _TAIL = Struct("<IIQ8s")
 _LENGTHS = Struct("<IQ")
 _SLICE_MAGIC = b"PLS1"
 _HEADER = Struct("<4sBBBxIII4xQQqqQ")
-_BATCH_BYTES = 32  # of the columns, per batch
+_BATCH_BYTES = 32  # column bytes per batch
 _FIXED = (
     ("append_times_ms", "q"),
     ("record_times_ms", "q"),
@@ -34,12 +34,12 @@ _FIXED = (
     ("batch_lengths", "I"),
     ("batch_crcs", "I"),
     ("batch_flags", "I"),
-)  # the columns with one number per batch, in order
+)  # columns with one number per batch, in order
 _ZEROS = bytes(8)
 
 
 class PackEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A slice as the footer names it. `base_…` -1: not known when it was written."""
+    """A slice as listed in the footer. `base_…` is -1 if it was unknown when written."""
 
     uid: int
     group: int
@@ -58,7 +58,7 @@ class PackEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Footer(msgspec.Struct, array_like=True, frozen=True):
-    """What is in a pack."""
+    """The index of a pack."""
 
     version: int
     home_group: int
@@ -67,7 +67,7 @@ class Footer(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SliceMeta(msgspec.Struct, frozen=True, gc=False):
-    """What the footer needs to know of a slice that was built."""
+    """The footer data of a built slice."""
 
     records: int
     length: int
@@ -81,7 +81,7 @@ class SliceMeta(msgspec.Struct, frozen=True, gc=False):
 
 
 class ShortTail(Exception):
-    """The footer is longer than the bytes given: fetch the last `wanted` bytes of the object."""
+    """The footer exceeds the given bytes: fetch the last `wanted` bytes of the object."""
 
     def __init__(self, wanted: int) -> None:
         super().__init__(f"the footer needs the last {wanted} bytes")
@@ -89,7 +89,7 @@ class ShortTail(Exception):
 
 
 def pack_key(cluster_id: str, *, home_group: int, now_ms: int, random: bytes) -> str:
-    """The key of a new pack; `random` is 16 fresh random bytes."""
+    """Return the key of a new pack. `random` must be 16 new random bytes."""
     if len(random) != 16:
         raise ValueError("a pack's key needs 128 random bits")
     hour = time.strftime("%Y%m%d-%H", time.gmtime(now_ms // 1000))
@@ -97,19 +97,20 @@ def pack_key(cluster_id: str, *, home_group: int, now_ms: int, random: bytes) ->
 
 
 def home_group_of(key: str) -> int | None:
-    """The home group in a pack's key; None when the key is no pack's."""
+    """Return the home group in a pack's key; None for other keys."""
     group = key.rsplit("/", 1)[-1].partition("-")[0]
     return int(group) if group.isascii() and group.isdigit() else None
 
 
 def build_slice(encoding: int, base_record: int, base_byte: int, batches: Sequence[HotBatch]) -> tuple[SliceMeta, list[bytes]]:
-    """The slice of contiguous batches, as parts to be written one after the other.
+    """Build the slice of contiguous batches, as parts to be written in order.
 
-    Raises CorruptData when a payload is not what came in (its CRC), ValueError for batches of another encoding or a count that does
-    not fit the lengths."""
+    Raises CorruptData if the CRC of a payload is wrong. Raises ValueError for batches of another encoding, or for a record count that does
+    not match the lengths.
+    """
     if not batches:
         raise ValueError("a slice has at least one batch")
-    # One tuple per field: what follows goes over each in C.
+    # One tuple per field, so that the following loops run in C.
     _, _, records, payloads, lengths, crcs, times, record_times, encodings, _, producers, flags = zip(
         *map(msgspec.structs.astuple, batches), strict=True
     )
@@ -132,7 +133,7 @@ def build_slice(encoding: int, base_record: int, base_byte: int, batches: Sequen
 
 
 def is_intact(batch: HotBatch) -> bool:
-    """Whether the batch's payload and record lengths are what came in, as far as its checksum and its size tell."""
+    """Return whether the batch's payload and record lengths match its checksum and size."""
     if google_crc32c.value(batch.payload) != batch.crc:
         return False
     if not batch.lengths:
@@ -142,9 +143,10 @@ def is_intact(batch: HotBatch) -> bool:
 
 
 def merge_slices(base_record: int, base_byte: int, slices: Sequence[Slice]) -> tuple[SliceMeta, list[bytes]]:
-    """What `build_slice` would have made of all batches of these neighbours in one stream, mostly without a loop over them.
+    """Merge adjacent slices of one stream. The result equals `build_slice` of all their batches, mostly without a loop over them.
 
-    Raises ValueError for slices of several encodings, CorruptData when producers cannot be decoded."""
+    Raises ValueError for slices with different encodings, CorruptData if producers cannot be decoded.
+    """
     encoding = slices[0].encoding
     if any(each.encoding != encoding for each in slices):
         raise ValueError("a slice has one encoding")
@@ -165,11 +167,11 @@ def merge_slices(base_record: int, base_byte: int, slices: Sequence[Slice]) -> t
 
 
 class _Columns(msgspec.Struct):
-    """All of a slice but its payload."""
+    """The encoded parts of a slice except the payload."""
 
     batches: int
     records: int
-    fixed: bytes  # so many per batch
+    fixed: bytes  # `_BATCH_BYTES` per batch
     lengths: bytes
     producers: bytes
     append_time_ms_max: int
@@ -200,7 +202,7 @@ def _assemble(encoding: int, base: tuple[int, int], columns: _Columns, payload: 
 
 
 class PackBuilder:
-    """Gathers slices; `finish` gives the object's parts."""
+    """A builder of packs: `add` slices, then `finish`."""
 
     def __init__(self) -> None:
         self.size = len(MAGIC)  # bytes so far
@@ -223,7 +225,7 @@ class PackBuilder:
         return entry
 
     def finish(self, *, home_group: int, created_ms: int) -> tuple[list[bytes], list[PackEntry]]:
-        """The parts of the whole object, and its entries in order."""
+        """Return the parts of the whole object, and its entries in order."""
         footer = msgspec.msgpack.encode(Footer(VERSION, home_group, created_ms, self._entries))
         total = self.size + len(footer) + TAIL_BYTES
         tail = _TAIL.pack(len(footer), _footer_crc(footer, total), total, MAGIC)
@@ -231,9 +233,10 @@ class PackBuilder:
 
 
 def read_footer(tail: bytes) -> Footer:
-    """The footer, from the last bytes of an object (`FOOTER_GUESS_BYTES`, or all of a shorter one).
+    """Parse the footer from the last bytes of an object (`FOOTER_GUESS_BYTES`, or all of a shorter one).
 
-    Raises ShortTail when more is needed, CorruptData when it is no pack or is damaged."""
+    Raises ShortTail if more bytes are needed, CorruptData if the object is damaged or not a pack.
+    """
     if len(tail) < TAIL_BYTES:
         raise CorruptData(f"a pack has at least {TAIL_BYTES} bytes, this has {len(tail)}")
     length, crc, total, magic = _TAIL.unpack_from(tail, len(tail) - TAIL_BYTES)
@@ -257,7 +260,7 @@ def read_footer(tail: bytes) -> Footer:
 
 
 def damaged_slices(pack: bytes) -> list[int]:
-    """Of a whole object: where slices begin that are not what was written; [-1] when its footer is not."""
+    """Verify a whole object. Return the offsets of damaged slices, or [-1] if the footer is damaged."""
     try:
         footer = read_footer(pack)
     except (CorruptData, ShortTail):
@@ -271,7 +274,7 @@ def damaged_slices(pack: bytes) -> list[int]:
 
 
 def parse_slice(data: bytes, crc: int) -> Slice:
-    """The slice in `data`, which are exactly its stored bytes. Raises CorruptData."""
+    """Parse a slice from exactly its stored bytes. Raises CorruptData."""
     if google_crc32c.value(data) != crc:
         raise CorruptData("a pack slice's checksum is wrong")
     if len(data) < _HEADER.size:
@@ -303,9 +306,9 @@ class _Header(msgspec.Struct, frozen=True, gc=False):
 
 
 class Slice:
-    """A slice, parsed. Columns are typed memoryviews into the bytes (on a little-endian machine): `len(view)` items, no copies.
+    """A parsed slice. Columns are typed memoryviews of the bytes (on a little-endian machine): `len(view)` items, no copies.
 
-    Positions of records and bytes here are relative to the slice; `base_record`, `base_byte` say where it begins, or are -1.
+    Positions of records and bytes are relative to the slice. `base_record` and `base_byte` are its start, or -1.
     """
 
     def __init__(self, data: bytes, header: _Header) -> None:
@@ -329,12 +332,12 @@ class Slice:
 
     @property
     def batches(self) -> int:
-        """How many."""
+        """Return the number of batches."""
         return len(self.batch_records)
 
     @cached_property
     def producers(self) -> dict[int, tuple[Any, ...]]:
-        """(id, epoch, sequence, …) by number of the batch, for those that have one. Raises CorruptData."""
+        """Return (id, epoch, sequence, …) by batch number, for batches with a producer. Raises CorruptData."""
         if not self._producers:
             return {}
         try:
@@ -345,29 +348,30 @@ class Slice:
 
     @cached_property
     def positions(self) -> array[int]:
-        """Where each record begins in the payload, and the payload's end: `records + 1` numbers."""
+        """Return the start of each record in the payload, and the payload's end: `records + 1` numbers."""
         return array("Q", accumulate(self.record_lengths or self.batch_lengths, initial=0))
 
     @cached_property
     def batch_begins(self) -> tuple[array[int], array[int]]:
-        """First record and first byte of each batch, and the ends: `batches + 1` numbers each."""
+        """Return the first record and first byte of each batch, and the ends: `batches + 1` numbers each."""
         return array("Q", accumulate(self.batch_records, initial=0)), array("Q", accumulate(self.batch_lengths, initial=0))
 
     def cut(self, begin: int, end: int) -> memoryview:
-        """The payload of the records `begin` to before `end`, counted from the slice's first."""
+        """Return the payload of the records in [`begin`, `end`), counted from the slice's first."""
         if not 0 <= begin <= end <= self.records:
             raise ValueError(f"a slice of {self.records} records has none from {begin} to {end}")
         return self.payload[self.positions[begin] : self.positions[end]]
 
     def hot_batches(self, *, record: int, byte: int, run_bytes: int = 0) -> Sequence[HotBatch]:
-        """The batches, each made when it is asked for, payloads as views; the slice begins at (`record`, `byte`).
+        """Return the batches, created on access, with payloads as views. The slice begins at (`record`, `byte`).
 
-        With `run_bytes`, neighbours of together at most so many bytes come as one batch without a CRC: readers care for records, and
-        few large pieces cost them less. Without producers: no reader asks for them (see `producers`)."""
+        With `run_bytes`, adjacent batches up to this total size become one batch without a CRC. Readers process records, and a few large
+        pieces cost them less. The batches have no producers, because readers do not need them (see `producers`).
+        """
         return _Batches(self, (record, byte), self._bounds(run_bytes))
 
     def _bounds(self, run_bytes: int) -> Sequence[int]:
-        """Numbers of the batches at which runs begin, and the end."""
+        """Return the numbers of the batches at which runs begin, and the end."""
         if not run_bytes:
             return range(self.batches + 1)
         ends = self.batch_begins[1]
@@ -419,7 +423,7 @@ class _Batches(Sequence[HotBatch]):
 
 
 def _fixed(columns: Sequence[Iterable[int]]) -> bytes:
-    """Numbers of each batch, in the order of `_FIXED`."""
+    """Encode the numbers of each batch, in the order of `_FIXED`."""
     return b"".join([_bytes(array(code, list(column))) for (_, code), column in zip(_FIXED, columns, strict=True)])
 
 
@@ -436,7 +440,7 @@ def _record_lengths(records: Sequence[int], lengths: Sequence[bytes], payloads: 
 
 
 def _producers_of(batches: Sequence[tuple[Any, ...] | None]) -> bytes:
-    """Mostly one producer wrote all of a slice: then without a loop."""
+    """Encode producers, without a loop in the common case that one producer wrote the whole slice."""
     if None not in batches:
         ids, *numbers = zip(*cast("Sequence[tuple[Any, ...]]", batches), strict=True)
         if ids.count(ids[0]) == len(ids):
@@ -445,7 +449,7 @@ def _producers_of(batches: Sequence[tuple[Any, ...] | None]) -> bytes:
 
 
 def _encode_producers(producers: Iterable[tuple[int, tuple[Any, ...]]]) -> bytes:
-    """Of (number of the batch, producer), in order."""
+    """Encode (batch number, producer) pairs, in order."""
     known: dict[str, int] = {}
     rows = []
     for number, (identity, *rest) in producers:

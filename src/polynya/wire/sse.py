@@ -1,7 +1,7 @@
-"""Server-sent events as the protocol and its official patterns want them (R100 to R106, F30).
+"""Server-sent events for the protocol and its official patterns.
 
-A data event is followed by its control event. Both carry the same `id:`, before `event:`, because the patterns want `event:` and `data:`
-adjacent; `data:` has no space after the colon. What a client would read as a line's end (CRLF, CR, LF) starts a new `data:` line.
+A data event is followed by its control event. Both have the same `id:` before `event:`, because the patterns require adjacent `event:` and
+`data:`. `data:` has no space after the colon. Every line end that a client recognizes (CRLF, CR, LF) starts a new `data:` line.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ COMMENT = b":\n\n"
 
 
 class SseEncoding:
-    """How a stream's bytes are shown in `data:` lines."""
+    """Representations of a stream's bytes in `data:` lines."""
 
-    TEXT = 0  # UTF-8; what is no whole character becomes U+FFFD
-    JSON = 1  # an array
+    TEXT = 0  # UTF-8; incomplete characters become U+FFFD
+    JSON = 1  # a JSON array
     BASE64 = 2
 
 
 def sse_encoding(media: str) -> int:
-    """By media type: JSON arrays, `text/*`, and base64 for all else."""
+    """Return the encoding by media type: JSON arrays, text for `text/*`, base64 for others."""
     if media == "application/json":
         return SseEncoding.JSON
     return SseEncoding.TEXT if media.startswith("text/") else SseEncoding.BASE64
 
 
 def data_event(event_id: str, payload: bytes, encoding: int) -> bytes:
-    """`payload` is in stored form (JSON records end with a comma) and not empty."""
+    """Format a data event. `payload` is in stored form (JSON records end with a comma) and not empty."""
     if encoding == SseEncoding.BASE64:
         shown = b64encode(payload)
     elif encoding == SseEncoding.JSON:
@@ -42,7 +42,7 @@ def data_event(event_id: str, payload: bytes, encoding: int) -> bytes:
 
 
 def control_event(event_id: str, offset: str, cursor: str | None, *, up_to_date: bool, closed: bool) -> bytes:
-    """`cursor` is None on the last event of a closed stream."""
+    """Format a control event. `cursor` is None on the last event of a closed stream."""
     fields = f'"streamNextOffset":"{offset}"'
     if cursor is not None and not closed:
         fields += f',"streamCursor":"{cursor}"'
@@ -54,15 +54,15 @@ def control_event(event_id: str, offset: str, cursor: str | None, *, up_to_date:
 
 
 def error_event(body: bytes) -> bytes:
-    """`body` is the JSON of the error, on one line. No id: the client resumes where it was."""
+    """Format an error event. `body` is the JSON of the error, on one line. Without an id the client resumes at its last offset."""
     return b"event: error\ndata:" + body + b"\n\n"
 
 
 def chunk(data: bytes) -> bytes:
-    """One piece of a chunked HTTP body."""
+    """Format one chunk of a chunked HTTP body."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def _data_line(line: bytes) -> bytes:
-    # Clients strip one leading space: a line that begins with one gets another.
+    # Clients strip one leading space, so a line that begins with a space gets another.
     return b"data: " + line if line[:1] == b" " else b"data:" + line

@@ -1,4 +1,4 @@
-"""What drivers and the server say to each other of tables' jobs, as JSON: docs/formats/tables.md, section "Routes"."""
+"""JSON messages about table jobs between drivers and the server (docs/formats/tables.md, section "Routes")."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # exact in every language
 
 
 class StoreRef(msgspec.Struct, frozen=True, gc=False):
-    """Where objects are, without credentials: those are the driver's own."""
+    """The location of objects, without credentials; the driver has its own."""
 
     kind: str  # "local" or "s3"
-    root: str  # absolute folder, or key prefix in the bucket ("" none)
+    root: str  # absolute directory, or key prefix in the bucket ("" for none)
     bucket: str = ""
     region: str = ""
     endpoint: str = ""
-    shared: bool = False  # as the setting `cold.shared`
+    shared: bool = False  # like the setting `cold.shared`
 
 
 class CommitRequest(msgspec.Struct, frozen=True):
-    """Move the pointers of a table and its dead letters, and its job number, if it is still as the plan found it."""
+    """A request to move the pointers of a table and its dead letters, and the job number. It fails if they changed since the plan."""
 
     uid: str
     job: Number
@@ -36,7 +36,7 @@ class CommitRequest(msgspec.Struct, frozen=True):
 
 
 class AbandonRequest(msgspec.Struct, frozen=True):
-    """Free the job's ranges again, unless it was committed."""
+    """A request to release the job's ranges, unless the job was committed."""
 
     uid: str
     job: Number

@@ -1,4 +1,4 @@
-"""Request targets: paths and queries, percent-decoded once (F3)."""
+"""Request targets: paths and queries, percent-decoded once."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _BAD_BYTE = re.compile(r"[^\x21-\x7e\x80-\xff]")
 
 
 class BadTarget(ValueError):
-    """The path or the query cannot be taken; the message says why."""
+    """An invalid path or query; the message has the reason."""
 
 
 def split_target(target: str) -> tuple[str, str]:
-    """(path, query) of a request target in origin form or absolute form; a fragment is an error."""
+    """Split a request target in origin or absolute form into (path, query). Raises BadTarget for a fragment."""
     if _BAD_BYTE.search(target) or "#" in target:
         raise BadTarget("the request target holds a character that must be percent-encoded")
     if not target.startswith("/"):
@@ -30,7 +30,8 @@ def split_target(target: str) -> tuple[str, str]:
 
 
 def decode_path(path: str) -> str:
-    """A stream's path, decoded. An encoded slash or NUL, a bad escape and invalid UTF-8 are refused: two spellings would be one name."""
+    """Decode a stream path. Raises BadTarget for an encoded slash or NUL, a bad escape, or invalid UTF-8; otherwise two spellings would
+    denote one name."""
     if "%" not in path and path.isascii():
         return path
     lower = path.lower()
@@ -42,12 +43,12 @@ def decode_path(path: str) -> str:
 
 
 def decode_segments(path: str) -> tuple[str, ...]:
-    """The segments of a path, each decoded by itself: an encoded slash stays inside its segment."""
+    """Split a path and decode each segment separately, so that an encoded slash stays inside its segment."""
     return tuple(_decoded(segment) for segment in path.split("/"))
 
 
 def parse_query(query: str) -> dict[str, str]:
-    """Parameters by name; of repeated ones the first, except that a repeated `offset` is refused."""
+    """Parse parameters by name. The first of repeated ones counts, except that a repeated `offset` is rejected."""
     found: dict[str, str] = {}
     if not query:
         return found

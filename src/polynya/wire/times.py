@@ -1,4 +1,4 @@
-"""Times as users write them: an instant, milliseconds since 1970, or a duration back from now."""
+"""User-supplied times: an instant, Unix milliseconds, or a duration before now."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ EXPECTED = "a time such as 2030-01-31T12:00:00Z, milliseconds since 1970, or a d
 
 
 def parse_time_ms(text: str, now_ms: int) -> int:
-    """Unix milliseconds of an RFC 3339 time (a date alone, and a time without seconds, are taken too; without a zone they are UTC), of
-    a bare number, or of `10m`, `1.5h`, `7d` before `now_ms`. Raises BadField."""
+    """Parse a time as Unix milliseconds: an RFC 3339 time, a bare number, or a duration before `now_ms` (`10m`, `1.5h`, `7d`). A date alone
+    and a time without seconds are accepted; the default zone is UTC. Raises BadField."""
     duration = parse_duration_ms(text)
     if duration is not None:
         return max(0, now_ms - duration)
@@ -23,7 +23,7 @@ def parse_time_ms(text: str, now_ms: int) -> int:
         if len(text) > 15:
             raise BadField(f"{text} is no time: {EXPECTED}")
         return int(text)
-    text = text.replace(" ", "+")  # a plus that a query did not encode
+    text = text.replace(" ", "+")  # a plus sign that the query did not encode
     short = _SHORT.fullmatch(text)
     if short is not None:
         text = f"{short[1]}T{short[2] or '00:00'}:00{short[3] or 'Z'}"
@@ -34,6 +34,6 @@ def parse_time_ms(text: str, now_ms: int) -> int:
 
 
 def parse_duration_ms(text: str) -> int | None:
-    """`500ms`, `90s`, `15min`, `12h`, `7d` in milliseconds, at most 10^15; None when `text` is none."""
+    """Parse a duration (`500ms`, `90s`, `15min`, `12h`, `7d`) as milliseconds, at most 10^15. Return None for other text."""
     match = _DURATION.fullmatch(text)
     return None if match is None else min(_MS_MAX, round(float(match[1]) * _MS_OF[match[2]]))
