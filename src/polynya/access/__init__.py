@@ -3,7 +3,7 @@
 A request carries a bearer credential: a token of this node, or a JWT of the configured issuer. `guard.Access` turns it into a `Principal`,
 whose grants say which verbs it may use on which streams, and whose meter says how much is left of its limits. Tokens live in one file of
 the data folder (`store`), hashed; every core looks at that file four times a second, so that a revoked token is refused everywhere within
-that time. The decision and what was rejected: docs/decisions/0007-where-tokens-live.md.
+that time. The decision and what was rejected: docs/decisions/0007-keep-tokens-in-one-file.md.
 
 Invariants:
 
