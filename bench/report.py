@@ -149,7 +149,7 @@ Ratios count, not rates: the machine is shared and its speed drifts by a fifth w
 servers for each round, medians with the smallest and the largest value. fsync is on. Measured on {load("clusters")["machine"]}.
 
 `python -m bench NAME --save` measures one scenario again, `python -m bench.report` writes this page. What was tried and did not help:
-[decision 25](decisions/0025-what-did-not-make-appends-faster.md).
+[decision 25](decisions/0025-leave-out-optimizations-that-did-not-help.md).
 
 ![Appends to one node](images/bench-one-node.svg) ![Appends to three nodes](images/bench-three-nodes.svg)
 ![Server CPU of an append](images/bench-cpu.svg)

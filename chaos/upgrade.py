@@ -5,7 +5,7 @@ are moved to and fro, members of both lose their data and get it from the other,
 after the other. In the end an older node comes again: it is refused if the level has risen, and else the whole cluster goes back. A read replica, where the
 older release knows any, is upgraded first, goes back, and is the last: each release follows the other. At last all disks are lost, and everything is read
 from what both releases left in the object store (a folder, or a real S3 server with `--s3`). Exit code 1: something acknowledged was lost, came twice, out of
-order or too late, or something was not as docs/cluster.md#upgrading says.
+order or too late, or something was not as docs/cluster-howto.md#upgrade says.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Upgrade:
     # --- the steps -----------------------------------------------------------------------------------------------------------------
 
     async def _change(self, number: int, release: Release) -> None:
-        """As docs/cluster.md#upgrading says, or by SIGKILL."""
+        """As docs/cluster-howto.md#upgrade says, or by SIGKILL."""
         node = self.cluster.nodes[number]
         await self._end(node)
         node.source = release.source

@@ -31,8 +31,8 @@ def test_a_rule_is_about_metrics_that_there_are(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in ("page", "warn")
 
 
-def test_the_operations_page_knows_the_alerts_that_need_an_answer() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+def test_the_runbooks_know_the_alerts_that_need_an_answer() -> None:
+    page = (ROOT / "docs" / "runbooks.md").read_text("utf-8")
     said = set(re.findall(r"`(Polynya[A-Z]\w+)`", page))
     assert said <= {rule["alert"] for rule in RULES}
     assert {rule["alert"] for rule in RULES if rule["labels"]["severity"] == "page"} <= said

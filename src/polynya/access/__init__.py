@@ -3,7 +3,7 @@
 A request carries a bearer credential: a token of this node, or a JWT of the configured issuer. `authenticator.Access` resolves it to a
 `Principal`. Its grants list the allowed verbs and streams; its meter tracks the rest of its limits. Tokens are stored hashed in one file of
 the data folder (`token_file`). Every core checks that file four times a second, which bounds the delay of a revocation. For the decision
-and its alternatives, see docs/decisions/0007-where-tokens-live.md.
+and its alternatives, see docs/decisions/0007-keep-tokens-in-one-file.md.
 
 Invariants:
 

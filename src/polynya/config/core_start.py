@@ -34,7 +34,7 @@ FATAL = {
 }
 OTHERS_HAVE_IT = (
     "its data is damaged, or older than it was; see the lines above. The other nodes have what was acknowledged: move the data folder away and start "
-    "this node again while all others are up (docs/cluster.md). An older copy must not be put in its place: it would not know what it has forgotten"
+    "this node again while all others are up (docs/runbooks.md). An older copy must not be put in its place: it would not know what it has forgotten"
 )
 _PR_SET_PDEATHSIG = 1
 

@@ -29,7 +29,7 @@ def waits(forgotten: Mapping[int, Iterable[int]], known: Iterable[int] | None = 
     if lost:
         said.append(
             f"has lost its disk, and waits for a leader of {_groups(lost)}; if none is elected, too many other nodes have lost their disks: start a node that "
-            "still has its disk, and see 'What a majority has lost' in docs/cluster.md"
+            "still has its disk, and see 'A majority has lost its data' in docs/runbooks.md"
         )
     return "; it ".join(said)
 
