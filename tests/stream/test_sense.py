@@ -165,7 +165,7 @@ def golden_journals() -> Iterator[tuple[str, dict[str, bytes]]]:
                 info.name.rpartition("/")[2]: tar.extractfile(info) for info in tar if info.isfile() and "/core-0/journal/" in info.name
             }
             yield path.name, {name: data.read() for name, data in found.items() if data is not None}
-    first = json.loads(zlib.decompress((TESTS / "node" / "first_clusters.json.z").read_bytes()))
+    first = json.loads(zlib.decompress((TESTS / "recovery" / "first_clusters.json.z").read_bytes()))
     for which, files in first.items():
         yield which, {name.rpartition("/")[2]: bytes.fromhex(data) for name, data in files.items() if "/journal/" in name}
 

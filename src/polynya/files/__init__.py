@@ -11,6 +11,6 @@ their formats.
 """
 
 from polynya.files.private import keep_private, tighten
-from polynya.files.whole import make_folder, sync_folder, write_whole
+from polynya.files.whole import is_full, make_folder, sync_folder, write_whole
 
-__all__ = ["keep_private", "make_folder", "sync_folder", "tighten", "write_whole"]
+__all__ = ["is_full", "keep_private", "make_folder", "sync_folder", "tighten", "write_whole"]

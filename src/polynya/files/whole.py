@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
 def write_whole(path: Path, data: bytes, *, mode: int = 0o600, prepare: Callable[[int], None] = lambda descriptor: None) -> None:
@@ -46,3 +49,8 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def is_full(error: OSError) -> bool:
+    """Report whether the error means a full disk or quota."""
+    return error.errno in _FULL

@@ -40,13 +40,13 @@ from polynya.config.file_modes import begin_tightening
 from polynya.config.model import Config, is_loopback, resolve, split_listen
 from polynya.config.node_identity import FILE, NodeIdentity, bear, birth_of, removed_text, write_json
 from polynya.config.tls import prepare as prepare_tls
+from polynya.files import is_full
 from polynya.observability import logs
 from polynya.observability.build import described
 from polynya.recovery.reshard import finish, reshare
 from polynya.system.data_dir import lock_folder, make_run_directory, write_pid
 from polynya.system.open_files import Shares, raise_limit, shares
 from polynya.system.ports import spelled, take_port
-from polynya.wal.errors import is_full
 
 ENTRY = "polynya.node.core_process"
 STOP_SECONDS = 20.0  # a core drains and closes its journal in this time, or is killed (which loses nothing acknowledged)

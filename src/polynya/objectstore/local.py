@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from polynya.files import make_folder
+from polynya.files import is_full, make_folder
 from polynya.objectstore.api import (
     AlreadyExists,
     Conflict,
@@ -33,7 +33,6 @@ from polynya.objectstore.api import (
     check_prefix,
 )
 from polynya.objectstore.files import Files
-from polynya.wal.errors import is_full
 
 T = TypeVar("T")
 _TEMPORARY = ".tmp"

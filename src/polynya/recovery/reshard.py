@@ -18,11 +18,10 @@ from polynya.config.node_identity import FILE, NodeIdentity, journal_id_of, writ
 from polynya.engine.snapshots.merge_process import merge
 from polynya.engine.standalone import KIND_COPY
 from polynya.engine.storage import refuse_lost_journal
-from polynya.files import sync_folder
+from polynya.files import is_full, sync_folder
 from polynya.replica.log import count_of
 from polynya.stream.snapshots.encode import places_of, with_places
 from polynya.wal import DiskFull, Journal, JournalEntry, SnapshotStore
-from polynya.wal.errors import is_full
 from polynya.wal.recovery import OFFSET_MASK
 
 NEW, OLD, PLAN = "cores.new", "cores.old", "plan.json"

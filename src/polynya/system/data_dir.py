@@ -13,8 +13,7 @@ import time
 from pathlib import Path
 
 from polynya.base.errors import ConfigError
-from polynya.files import make_folder
-from polynya.wal.errors import is_full
+from polynya.files import is_full, make_folder
 
 LOCK_WAIT_SECONDS = 5.0  # the cores of a killed node need a moment to exit
 SOCKET_PATH_BYTES_MAX = 100  # a Unix socket's path has at most 107 (Linux) or 103 (macOS) bytes

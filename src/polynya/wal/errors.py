@@ -1,10 +1,6 @@
 """Errors of the journal and the snapshot store."""
 
-import errno
-
 from polynya.base.errors import CorruptData, PolynyaError, Unavailable
-
-_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
 class DiskFull(Unavailable):
@@ -21,8 +17,3 @@ class JournalFailed(PolynyaError):
 
 class JournalLocked(PolynyaError):
     """Another process holds the lock of the directory."""
-
-
-def is_full(error: OSError) -> bool:
-    """Return whether the error reports a full disk or quota."""
-    return error.errno in _FULL

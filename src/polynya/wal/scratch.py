@@ -17,7 +17,8 @@ from google_crc32c import value as crc32c
 
 from polynya.base.errors import CorruptData
 from polynya.base.limits import KIB
-from polynya.wal.errors import DiskFull, is_full
+from polynya.files import is_full
+from polynya.wal.errors import DiskFull
 from polynya.wal.files import Files
 
 BLOCK_BYTES = 64 * KIB  # block size of the in-memory checksums

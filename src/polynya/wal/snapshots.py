@@ -14,7 +14,8 @@ import msgspec
 from google_crc32c import extend, value
 
 from polynya.base.errors import ConfigError, CorruptData
-from polynya.wal.errors import DiskFull, is_full
+from polynya.files import is_full
+from polynya.wal.errors import DiskFull
 from polynya.wal.files import Files, OsFiles
 from polynya.wal.scratch import Scratch
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from polynya.wal.errors import DiskFull, JournalFailed, JournalGone, is_full
+from polynya.files import is_full
+from polynya.wal.errors import DiskFull, JournalFailed, JournalGone
 from polynya.wal.files import Files
 from polynya.wal.frames import SEGMENT_HEADER_BYTES, SegmentHeader, pack_segment_header
 from polynya.wal.recovery import OFFSET_MASK, Recovered, Segment, segment_path
