@@ -44,7 +44,7 @@ async def look_at_each_file(tmp_path: Path) -> None:
                 assert any(name.startswith(each.split(":")[0]) for each in damages), (name, damages)
                 if "/packs/" in name:
                     (damage,) = damages
-                    assert damage.endswith(f"it has {len(more):,} bytes more than the {len(data):,} that were written"), damage
+                    assert damage.endswith(f"the object is {len(more):,} bytes longer than the {len(data):,} that were written"), damage
                     with pytest.raises(CorruptData, match="is damaged: its checksum is wrong"):
                         await restored(tmp_path / "node", place, await chosen(place), MemoryStore())
         path.write_bytes(data)

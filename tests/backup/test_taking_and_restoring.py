@@ -349,7 +349,7 @@ async def test_a_file_of_a_group_that_is_cut_short_is_named(tmp_path: Path) -> N
     await shelf.put(key, data[:-7])
     (damage,) = await verified(shelf)
     name = key.rpartition("/")[0]
-    assert damage == f"{name}: {name} is cut short: it has {len(data) - 7:,} of {len(data):,} bytes, and {name}/00001 is missing"
+    assert damage == f"{name}: {name} is truncated: it has {len(data) - 7:,} of {len(data):,} bytes, and {name}/00001 is missing"
 
 
 @run
@@ -386,7 +386,7 @@ async def test_a_backup_whose_place_is_tidied_meanwhile_is_whole_or_none(tmp_pat
     assert (await BackupVerifier(shelf, manifest).run()).damages == []
     source = FakeSource(tier)
     source.before_capture = lambda group: tidy("backups/") if group == GROUPS else None
-    with pytest.raises(Unavailable, match="deleted meanwhile"):
+    with pytest.raises(Unavailable, match="files of this backup were deleted"):
         await taken(source, shelf)
 
 

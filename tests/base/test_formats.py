@@ -63,7 +63,7 @@ def token_file(folder: Path, found: int) -> None:
     [
         (data_folder, r"copy each stream with 'polynya import'"),
         (backup, r"restore it with the release that wrote it"),
-        (store_root, r"choose another root, or delete what is there with 'polynya store wipe'"),
+        (store_root, r"choose another root, or delete its objects with 'polynya store wipe'"),
         (token_file, r"make its tokens again with 'polynya token create'"),
     ],
 )

@@ -130,7 +130,7 @@ def test_another_slice_than_the_index_names_is_refused() -> None:
         store = FaultyStore()
         cold = (await packed(store))[0]
         wrong = ColdSlice(cold.record, cold.byte, 3, cold.length, cold.pack, cold.offset, cold.stored, cold.crc)
-        with pytest.raises(CorruptData, match="not the one"):
+        with pytest.raises(CorruptData, match="does not match its index entry"):
             await ColdReader(store).slice(wrong)
 
     asyncio.run(story())

@@ -224,7 +224,7 @@ def test_a_store_that_is_down_keeps_all_in_memory_and_recovers() -> None:
         tier = Tier()
         tier.store.down = True
         tier.fill()
-        with pytest.raises(Unavailable, match="try again"):
+        with pytest.raises(Unavailable, match="retry later"):
             await tier.flusher.flush_now()
         assert await tier.flusher.flush_due() == 0
         assert tier.flusher._failures == 1

@@ -64,7 +64,7 @@ def test_of_two_tables_that_differ_in_case_the_one_that_is_spelled(tables: list[
     for listed in ([twin, *tables], [*tables, twin]):
         assert query(listed, "select count(*) from flights").rows == [(4,)]
         assert query(listed, "select count(*) from Flights").rows == [(2,)]
-        with pytest.raises(BadQuery, match="differ in case"):
+        with pytest.raises(BadQuery, match="differ only in case"):
             query(listed, "select * from flights, Flights")
 
 

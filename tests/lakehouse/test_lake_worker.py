@@ -170,7 +170,7 @@ def stopped_at(lake: Lake, step: str, times: int = 1) -> Told:
 def test_a_pair_of_commits_is_finished_before_the_worker_ends(lake: Lake, step: str) -> None:
     told = stopped_at(lake, step)
     assert told.names[-2] == "delta-dlq"
-    assert "asked to stop" in told.steps[-1][1]
+    assert "stop requested" in told.steps[-1][1]
     lake.check_exactly_once()
 
 

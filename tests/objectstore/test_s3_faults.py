@@ -145,11 +145,11 @@ def test_each_no_of_s3_to_a_conditional_write_is_one(status: str, code: str) -> 
 @pytest.mark.parametrize(
     ("status", "body", "words"),
     [
-        ("403 Forbidden", AWS_SKEWED, ("RequestTimeTooSkewed", "current time is too large", "2026-11-22T00:00:01Z there", "by NTP")),
+        ("403 Forbidden", AWS_SKEWED, ("RequestTimeTooSkewed", "current time is too large", "2026-11-22T00:00:01Z at the store", "by NTP")),
         ("403 Forbidden", MINIO_SKEWED, ("RequestTimeTooSkewed", "server's time is too large", "by NTP")),
         ("403 Forbidden", AWS_DENIED, ("AccessDenied", "s3:PutObject", "these credentials must be allowed")),
         ("403 Forbidden", A_PAGE, ("/b/r/k: 403 Forbidden",)),
-        ("400 Bad Request", "<Error><Code>ExpiredToken</Code><Message>It is over.</Message></Error>", ("It is over", "renew it")),
+        ("400 Bad Request", "<Error><Code>ExpiredToken</Code><Message>It is over.</Message></Error>", ("It is over", "renew the token")),
     ],
 )
 def test_a_refusal_says_why_and_what_to_do(status: str, body: str, words: tuple[str, ...]) -> None:
@@ -184,7 +184,7 @@ def test_a_clock_that_is_wrong(s3_server: S3Server, tmp_path: Path) -> None:
     assert len(said) == 2
     for line in said:
         assert "RequestTimeTooSkewed" in line
-        assert "the clock of this machine and that of the object store differ" in line
+        assert "the clocks of this machine and of the object store differ" in line
 
 
 @pytest.mark.process
@@ -195,4 +195,4 @@ def test_wrong_credentials(s3_server: S3Server) -> None:
     said = asyncio.run(every_call_fails(store))
     assert "s3://tests/" in said
     assert "SignatureDoesNotMatch" in said
-    assert "is the secret access key that of the access key id" in said
+    assert "check that the secret access key belongs to the access key id" in said

@@ -187,7 +187,7 @@ def test_a_root_belongs_to_one_cluster_and_its_last_start(run: Run) -> None:
         assert not await owns_root(store, first)
         with pytest.raises(ConfigError, match="another cluster"):
             await claim_root(store, "cluster-b", 9, "start-3")
-        with pytest.raises(ConfigError, match="old copy"):
+        with pytest.raises(ConfigError, match="stale copy"):
             await claim_root(store, "cluster-a", 1, "start-4")
         assert await owns_root(store, second)
 

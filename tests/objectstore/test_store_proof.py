@@ -51,9 +51,9 @@ class Forgets(MemoryStore):
         (OverwritesOnPut, "If-None-Match"),
         (IgnoresIfMatch, "stale ETag"),
         (CreatesOnSwap, "stale ETag"),
-        (AlwaysConflicts, "right ETag"),
+        (AlwaysConflicts, "current ETag"),
         (IgnoresRange, "ranges"),
-        (Forgets, "forgets"),
+        (Forgets, "loses an object"),
     ],
 )
 def test_a_broken_store_is_refused_with_the_reason(kind: type[MemoryStore], reason: str) -> None:

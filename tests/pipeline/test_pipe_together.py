@@ -81,7 +81,7 @@ def test_streams_deleted_while_a_job_waits_fall_out_of_it(world: PipeWorld) -> N
     for pack in lost:  # as the server itself does after a grace
         pack.unlink()
     assert driver.wait() == 0, driver.lines
-    assert any("abandoned" in line and "is gone" in line for line in driver.lines), driver.lines
+    assert any("abandoned" in line and "no longer exists" in line for line in driver.lines), driver.lines
     world.check_exactly_once("short")
 
 

@@ -39,7 +39,7 @@ def test_a_worker_keeps_tables_fresh_and_outlives_the_server(world: PipeWorld) -
     world.append("air/b", {"n": 2}, {"n": 3})
     wait_fresh(world, 3)
     world.node.kill()
-    worker.wait_said("trying again in")
+    worker.wait_said("retrying in")
     world.start()
     world.append("air/b", {"n": 4})
     wait_fresh(world, 4)

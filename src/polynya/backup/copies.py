@@ -102,6 +102,6 @@ async def read(store: ObjectStore, copy: StateCopy) -> GroupFile:
     try:
         return parse(await store.get(copy.key), copy.group)
     except NotFound:
-        raise CorruptData(f"{copy.key} is gone: does a node use this root?") from None
+        raise CorruptData(f"{copy.key} was deleted during the recovery: does a node use this root?") from None
     except CorruptData as fault:
         raise CorruptData(f"{copy.key} is damaged: {fault}") from None

@@ -59,15 +59,15 @@ def parse(data: bytes, group: int) -> GroupFile:
     """Parse a group file. Raises CorruptData naming the fault, or ConfigError for a format of another release."""
     header = parse_header(data[:HEADER_BYTES])
     if header.group != group:
-        raise CorruptData(f"it is the file of group {header.group}, not of group {group}")
+        raise CorruptData(f"the file belongs to group {header.group}, not to group {group}")
     end = HEADER_BYTES + header.state_bytes
     state = data[HEADER_BYTES:end]
     if len(state) != header.state_bytes or crc32c(state) != header.state_crc:
-        raise CorruptData("the checksum of its state is wrong")
+        raise CorruptData("the checksum of the state is wrong")
     hot: dict[int, bytes] = {}
     while end < len(data):
         if end + _HOT.size > len(data):
-            raise CorruptData("it ends inside a batch")
+            raise CorruptData("the file ends inside a batch")
         place, length, crc = _HOT.unpack_from(data, end)
         payload = data[end + _HOT.size : end + _HOT.size + length]
         if len(payload) != length or crc32c(payload) != crc:
@@ -75,7 +75,7 @@ def parse(data: bytes, group: int) -> GroupFile:
         hot[place] = payload
         end += _HOT.size + length
     if len(hot) != header.hot:
-        raise CorruptData(f"it has {len(hot)} batches instead of {header.hot}")
+        raise CorruptData(f"the file has {len(hot)} batches; its header says {header.hot}")
     return GroupFile(header, state, hot)
 
 
@@ -83,9 +83,9 @@ def parse_header(data: bytes) -> Header:
     """Parse the first 64 bytes. Raises CorruptData, ConfigError."""
     head = data[: HEADER_BYTES - 4]
     if len(data) < HEADER_BYTES or not head.startswith(_MAGIC):
-        raise CorruptData("it is no group file")
+        raise CorruptData("the file is not a group file")
     if crc32c(head) != int.from_bytes(data[HEADER_BYTES - 4 : HEADER_BYTES], "little"):
-        raise CorruptData("the checksum of its header is wrong")
+        raise CorruptData("the checksum of the header is wrong")
     _, version, group, term, index, log_ms, length, crc, hot, _ = _HEADER.unpack(head)
     if version != FORMAT_VERSION:
         raise ConfigError(f"a group file has format {version}; this release reads format {FORMAT_VERSION}: use the release that wrote it")
@@ -97,9 +97,9 @@ def machine_of(file: GroupFile) -> Machine:
     try:
         machine = Machine.restore(file.state, lambda place, uid: file.hot[place])
     except KeyError as place:
-        raise CorruptData(f"the batch at place {place} is not there") from None
+        raise CorruptData(f"the batch at place {place} is missing") from None
     for stream, hot in machine.flush_candidates():
         for batch in hot:
             if crc32c(batch.payload) != batch.crc:
-                raise CorruptData(f"a batch of {stream.name} at record {batch.record} is not what was appended")
+                raise CorruptData(f"the batch of {stream.name} at record {batch.record} differs from the appended data")
     return machine

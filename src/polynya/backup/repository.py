@@ -80,7 +80,7 @@ class TarReader:
                     self._places[member.name] = (member.offset_data, member.size)
         except (tarfile.TarError, OSError) as error:
             self._file.close()
-            raise CorruptData(f"{path} is no tar file, or it is cut short: {error}") from None
+            raise CorruptData(f"{path} is not a tar file, or is truncated: {error}") from None
         self._lock = asyncio.Lock()
 
     async def get(self, key: str) -> bytes:
@@ -93,7 +93,7 @@ class TarReader:
         async with self._lock:
             data = await asyncio.to_thread(self._read, begin + start, length)
         if len(data) != length:
-            raise ValueError(f"{key}: the file is cut short")
+            raise ValueError(f"{key}: the file is truncated")
         return data
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
@@ -155,7 +155,7 @@ async def read_manifest(shelf: RepositoryReader, backup: str) -> Manifest:
     try:
         return await _manifest(shelf, backup)
     except NotFound:
-        raise ConfigError(f"there is no backup {backup} there") from None
+        raise ConfigError(f"there is no backup {backup} in the repository") from None
 
 
 async def _manifest(shelf: RepositoryReader, backup: str) -> Manifest:
@@ -164,7 +164,7 @@ async def _manifest(shelf: RepositoryReader, backup: str) -> Manifest:
     except CorruptData as error:
         raise CorruptData(f"{folder_of(backup)}/{MANIFEST}: {error}") from None
     if manifest.id != backup:
-        raise CorruptData(f"{folder_of(backup)}/{MANIFEST} is that of {manifest.id}")
+        raise CorruptData(f"{folder_of(backup)}/{MANIFEST} is the manifest of backup {manifest.id}")
     return manifest
 
 
@@ -176,7 +176,7 @@ async def chosen(shelf: RepositoryReader, backup: str = "") -> Manifest:
     whole = sorted(name[1] for name in names if len(name) == 3 and name[2] == MANIFEST and is_id(name[1]))
     if not whole:
         unfinished = any(len(name) > 2 for name in names)
-        raise ConfigError("there is no whole backup there" + (", only one that was interrupted" if unfinished else ""))
+        raise ConfigError("the repository has no complete backup" + (", only an interrupted one" if unfinished else ""))
     return await read_manifest(shelf, whole[-1])
 
 
@@ -189,7 +189,7 @@ async def parts_of(shelf: RepositoryReader, name: str, size: int, crc: int) -> A
         except CorruptData as error:
             if not found:
                 raise
-            raise CorruptData(f"{name} is cut short: it has {found:,} of {size:,} bytes, and {error}") from None
+            raise CorruptData(f"{name} is truncated: it has {found:,} of {size:,} bytes, and {error}") from None
         found, number = found + len(part), number + 1
         found_crc = int(extend(found_crc, part))
         yield part

@@ -75,7 +75,7 @@ class BackupVerifier:
         except CorruptData as fault:
             self._damaged(entry.name, str(fault))
         if len(self._objects) != entry.count and not self.found.damages:
-            self._damaged(entry.name, f"it names {len(self._objects)} objects, and the manifest {entry.count}")
+            self._damaged(entry.name, f"the list names {len(self._objects)} objects; the manifest says {entry.count}")
 
     # --- objects ---------------------------------------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ class BackupVerifier:
         async for info in self._shelf.list("objects/"):
             row = self._objects.get(info.key.removeprefix("objects/"))
             if row is not None and info.size > row.size:
-                self._bad[row.key] = f"it has {info.size - row.size:,} bytes more than the {row.size:,} that were written"
+                self._bad[row.key] = f"the object is {info.size - row.size:,} bytes longer than the {row.size:,} that were written"
 
     async def _read_objects(self) -> None:
         todo = iter(self._objects.values())
@@ -115,13 +115,13 @@ class BackupVerifier:
         except NotFound:
             return "missing"
         except ValueError:
-            return "cut short"
+            return "truncated"
         if crc != row.crc:
             return "its checksum is wrong"
         if "/packs/" in row.key and kept:
             slices = await asyncio.to_thread(damaged_slices, b"".join(kept))
             if slices:
-                return "it was damaged when it was backed up: the store had it so"
+                return "the object was already damaged in the store when it was backed up"
         return ""
 
     # --- groups ----------------------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class BackupVerifier:
             for cold in machine.whole_index_of(stream) if where_of(stream) is None else [slice_of(machine, stream)]:
                 row = self._objects.get(cold.pack)
                 if row is not None and cold.offset + cold.stored > row.size:
-                    self._bad.setdefault(cold.pack, "it is shorter than a stream needs it")
+                    self._bad.setdefault(cold.pack, "the object is shorter than a stream requires")
                 if cold.pack in self._bad:
                     streams = self._needing.setdefault(cold.pack, [])
                     if len(streams) < STREAMS_NAMED_MAX and stream.name not in streams:

@@ -133,7 +133,7 @@ class BackupWriter:
         """
         if self._place is None:
             return
-        self._progress.doing = "looking again at what is there"
+        self._progress.doing = "checking the copied objects"
         for _ in range(TRIES):
             there = {info.key.removeprefix("objects/") async for info in self._place.list("objects/")}
             gone = self._copied.keys() - there
@@ -146,7 +146,7 @@ class BackupWriter:
         files = {info.key.rpartition("/")[0] async for info in self._place.list(f"{folder}/")}
         if gone or not files.issuperset(entry.name for entry in self._files.values()):
             raise Unavailable(
-                "what was written was deleted meanwhile: another backup to the same place deletes old ones (--keep); take it again"
+                "files of this backup were deleted: another backup to the same repository deletes old ones (--keep); take the backup again"
             )
 
     async def _agree(self, about: About, folder: str) -> None:
@@ -188,7 +188,7 @@ class BackupWriter:
             self._named[group] = named
             self._progress.groups = len(self._files)
             return
-        raise Unavailable(f"the state of group {group} could not be fetched: its leader changes all the time; try again")
+        raise Unavailable(f"the state of group {group} could not be fetched: its leader keeps changing; try again")
 
     async def _fetch(self, captured: Captured, name: str) -> tuple[int, _Named]:
         """Write the parts of a group file. Return its CRC and its references."""
@@ -198,7 +198,7 @@ class BackupWriter:
         while size < captured.size:
             piece = await self._source.part(captured, size)
             if not piece:
-                raise CorruptData(f"the file of group {captured.group} ends too soon")
+                raise CorruptData(f"the file of group {captured.group} is shorter than its captured size")
             if len(state) < wanted:
                 state += piece
                 if wanted == HEADER_BYTES and len(state) >= HEADER_BYTES:
@@ -263,7 +263,7 @@ class BackupWriter:
             await self._put(f"objects/{key}", [data])
         except AlreadyExists:
             raise CorruptData(
-                f"objects/{key} is there already, and is another one: does the place hold backups of another cluster? Choose a new one"
+                f"objects/{key} exists with other content: does the repository hold backups of another cluster? Choose another repository"
             ) from None
         self._progress.objects += 1
         self._progress.bytes += size

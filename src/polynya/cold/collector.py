@@ -102,7 +102,7 @@ class Collector:
                 await step()
             except (StoreUnavailable, Unavailable, OutcomeUnknown) as fault:
                 self.counters.failures += 1
-                log.warning("collecting packs stopped, to go on later: %s", fault)
+                log.warning("garbage collection of packs failed and will be retried: %s", fault)
 
     async def settle(self, group: int, home: int, packs: Iterable[str]) -> None:
         """Declare in a group's log that it will never hold those of these packs that it does not hold.
@@ -134,7 +134,7 @@ class Collector:
                     await self.elsewhere(group, home, keys[begin : begin + SETTLE_MAX])
             except (Unavailable, OutcomeUnknown) as fault:
                 self.counters.failures += 1
-                log.warning("group %d could not be asked for packs that it may not need; asked again later: %s", group, fault)
+                log.warning("resolving unpublished packs of group %d failed and will be retried: %s", group, fault)
 
     def _is_open(self, group: int, key: str) -> bool:
         """Report whether a local group neither holds nor released a pack that is not in flight."""
@@ -195,9 +195,9 @@ class Collector:
         self.counters.orphans += len(orphans)
         if self._sweep_deletes and await self._owns_root():
             await self._delete_orphans(orphans, {info.key for info in packs}, groups)
-            log.info("deleted %d objects that nobody knows", len(orphans))
+            log.info("deleted %d orphaned objects", len(orphans))
             return Swept(orphans, size, deleted=True)
-        log.warning("%d objects are known to nobody, the first is %s: this start may not delete them", len(orphans), orphans[0])
+        log.warning("%d orphaned objects were found, the first is %s: this process may not delete them", len(orphans), orphans[0])
         return Swept(orphans, size)
 
     async def _ahead_ms(self) -> int:

@@ -110,7 +110,7 @@ class Evictor:
             except (StoreError, Unavailable, OutcomeUnknown) as fault:
                 self.counters.failures += 1
                 self._failures += 1
-                log.warning("idle streams stay in memory for now: %s", fault)
+                log.warning("eviction of idle streams failed and will be retried: %s", fault)
                 break
         return gone
 

@@ -20,7 +20,9 @@ class PackGone(Unavailable):
 
 def gone(key: str) -> PackGone:
     """Return the error to raise. Clients see it if it occurs again after a new plan."""
-    return PackGone(f"the object {key} is not in the object store; 'polynya store verify' lists what is missing, and for which streams")
+    return PackGone(
+        f"the object {key} is missing from the object store; 'polynya store verify' lists missing objects and the streams that need them"
+    )
 
 
 class Fetches(Generic[Value]):

@@ -101,7 +101,7 @@ class Flusher:
         """Return why hot bytes cannot be flushed, or None if the latest pass succeeded."""
         if not self._failures:
             return None
-        return "packs cannot be written, the log says why: appends go on until the bound of hot bytes, and then get 503"
+        return "packs cannot be written (see the log): appends continue until the limit of hot bytes, then get 503"
 
     async def flush_due(self) -> int:
         """Run one pass and return the number of packs published."""
@@ -134,13 +134,13 @@ class Flusher:
                 continue
             failures += 1
             if failures == TRIES:
-                raise Unavailable("recent bytes could not be moved to the object store now; they are safe in the journal: try again later")
+                raise Unavailable("hot data could not be flushed to the object store; it is safe in the journal: retry later")
             await self._sleep(BACKOFF_SECONDS * 2**failures)
 
     def _check_set_aside(self, asked: set[tuple[int, int]]) -> None:
         """Raise Unavailable if one of the streams could not be stored."""
         if any(uid in self._groups.faulted for _, uid in asked):
-            raise Unavailable(f"recent bytes cannot be moved to the object store: {self._groups.faulted.trouble()}")
+            raise Unavailable(f"hot data cannot be flushed to the object store: {self._groups.faulted.trouble()}")
 
     async def has_hot(self, prefix: str | None = None) -> bool:
         """Report whether `flush_now` has anything to flush."""

@@ -115,7 +115,7 @@ class Merger:
             except (StoreError, Unavailable, OutcomeUnknown) as fault:
                 self.counters.failures += 1
                 self._failures += 1
-                log.warning("small slices were not merged, to be tried again: %s", fault)
+                log.warning("merging small slices failed and will be retried: %s", fault)
                 return merged
             took = monotonic() - began
             await self._sleep(max(0.0, sum(run.size for run in runs) / self._settings.bytes_per_second - took))

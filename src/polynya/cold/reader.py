@@ -80,7 +80,7 @@ class ColdReader:
         self.counters.fetched_bytes += len(data)
         found = parse_slice(data, cold.crc)
         if (found.records, len(found.payload)) != (cold.records, cold.length):
-            raise CorruptData(f"the slice at {cold.offset} of {cold.pack} is not the one that the index names")
+            raise CorruptData(f"the slice at {cold.offset} of {cold.pack} does not match its index entry")
         return found
 
 

@@ -58,10 +58,10 @@ class StateReader:
                 f"the state of the stream is in the object store, which cannot be read: {fault or 'no answer'}; retry"
             ) from fault
         except ValueError as fault:
-            raise CorruptData(f"a block of states is shorter than it should be: {fault}") from None
+            raise CorruptData(f"a block of states is too short: {fault}") from None
         finally:
             self.counters.seconds += time.perf_counter() - began
         if crc32c(data) != where.crc:
             self.counters.failures += 1
-            raise CorruptData(f"a state at {where.offset} of {where.pack} has another checksum than it should")
+            raise CorruptData(f"the state at {where.offset} of {where.pack} fails its checksum")
         return data

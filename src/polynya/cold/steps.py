@@ -35,7 +35,7 @@ class Steps:
         await self._insist(lambda: put_again(self.store, key, parts))
         await self._insist(lambda: self.groups.propose(home_group, PackWritten(key, groups, now_ms)))
         if self.groups.now_ms() - now_ms > WRITE_MS_MAX:
-            raise Unavailable("it took the object store and the log too long: the pack may be taken for an orphan")
+            raise Unavailable("writing the pack took more than 5 minutes: the sweep may delete it as an orphan")
 
     async def propose_all(self, commands: Mapping[int, Command]) -> list[tuple[int, Outcome]]:
         """Propose commands to all groups concurrently and return each outcome.

@@ -81,7 +81,10 @@ class TableSweeper:
         try:
             return await sweep.find()
         except (CorruptData, NotFound, msgspec.DecodeError, UnicodeDecodeError) as fault:
-            log.warning("the files of a table are left alone", extra={"table": table.name, "error": f"{type(fault).__name__}: {fault}"})
+            log.warning(
+                "the sweep skipped a table, because its files cannot be read",
+                extra={"table": table.name, "error": f"{type(fault).__name__}: {fault}"},
+            )
             return []
 
 

@@ -22,4 +22,4 @@ def near_admin(port: int, start: str) -> str:
 
 def far_refusal(server: str) -> str:
     """Return the message for requests from another machine."""
-    return f"the admin port of {server} is open on its own machine alone: give the command there, or set admin_listen"
+    return f"the admin port of {server} listens only on its own machine: run the command there, or set admin_listen"

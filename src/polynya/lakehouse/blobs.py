@@ -292,5 +292,5 @@ class _S3Upload:
 
 def _below(uri: str, base: str) -> str:
     if not uri.startswith(base):
-        raise ConfigError(f"{uri} is not below {base}: the table was made in another place")
+        raise ConfigError(f"{uri} is not below {base}: the table was created in another store")
     return uri[len(base) :]

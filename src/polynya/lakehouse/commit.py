@@ -104,7 +104,7 @@ def run_job(plan: JobPlan, coordinator: Coordinator, runner: Runner, blobs: Blob
     with finish_first(f"job {plan.job} of '{plan.table.name}' may be in Iceberg and not yet in Delta; the next run completes it"):
         table = coordinator.commit(plan.table.name, request)
         ours = table.result == key
-        another = f"another driver was first: '{plan.table.name}' is at job {table.job}"
+        another = f"another driver committed first: '{plan.table.name}' is at job {table.job}"
         progress("pointer", f"job {plan.job} is in Iceberg" if ours else another)
         repair(blobs, table, progress)
     return JobOutcome(table, plan.job, result.rows, result.dead_rows, sum(part.length for part in plan.ranges), ours)
@@ -136,7 +136,7 @@ def find_result(blobs: Blobs, plan: JobPlan) -> str:
 def load_result(blobs: Blobs, key: str) -> Result:
     result = msgspec.json.decode(blobs.get(key), type=Result)
     if result.version != 1:
-        raise CorruptData(f"{key} has version {result.version}, this driver knows 1")
+        raise CorruptData(f"{key} has version {result.version}, this driver supports 1")
     return result
 
 
@@ -152,7 +152,7 @@ def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) ->
     try:
         fixed = fix_schema(blobs, plan, previous.columns if previous else [])
     except NotFound as missing:
-        raise RangesGone(f"the plan's object {missing} is gone") from None
+        raise RangesGone(f"the plan's object {missing} no longer exists") from None
     for number in range(ROUNDS_MAX):
         last = number == ROUNDS_MAX - 1
         job = make_job(blobs, plan, fixed, cores=runner.cores, round_number=number, discover=not last)
@@ -163,7 +163,7 @@ def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) ->
         results = runner.run(job, key)
         for result in results:
             if result.gone:
-                raise RangesGone(f"the plan's object {result.gone} is gone")
+                raise RangesGone(f"the plan's object {result.gone} no longer exists")
         wishes = [wished for result in results for wished in result.wishes]
         if not wishes:
             break

@@ -139,7 +139,7 @@ class HttpCoordinator:
         except httpx.TransportError as fault:
             if not self._admin_is_given:
                 self._admin = ""
-            raise Unavailable(f"no answer from {url}: {fault}. Is the server running there?") from fault
+            raise Unavailable(f"no response from {url}: {fault}. Is the server running there?") from fault
         if answer.status_code in allowed:
             return answer
         told = _told(answer)
@@ -154,7 +154,7 @@ def _decoded(answer: httpx.Response, shape: type[T], what: str) -> T:
     try:
         return msgspec.json.decode(answer.content, type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError) as fault:
-        raise PolynyaError(f"{answer.url} answered what is no {what}: {fault}. Are driver and server of one release?") from None
+        raise PolynyaError(f"{answer.url} returned an invalid {what}: {fault}. Are driver and server of the same release?") from None
 
 
 def _told(answer: httpx.Response) -> str:

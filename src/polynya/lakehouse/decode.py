@@ -228,7 +228,7 @@ class _Join:
     def _place(self, row: int) -> dict[str, Any]:
         value, problem = self._value(row)
         if problem is None and not isinstance(value, dict):
-            problem = rows.Problem(rows.NOT_OBJECT, "", "the record is no JSON object: it has no typed columns")
+            problem = rows.Problem(rows.NOT_OBJECT, "", "the record is not a JSON object, so it has no typed columns")
         if problem is not None:
             self._problems[row] = [problem]
             return NULLS

@@ -101,15 +101,15 @@ def store_settings(store: StoreRef) -> StoreSettings:
 def check_plan(plan: JobPlan) -> JobPlan:
     """Return the plan, or raise CorruptData if no driver could run it."""
     if plan.version != 1:
-        raise CorruptData(f"the plan has version {plan.version}, this driver knows 1: run the driver of the server's release")
+        raise CorruptData(f"the plan has version {plan.version}, this driver supports 1: run the driver of the server's release")
     if plan.job <= plan.table.job:
         raise CorruptData(f"job {plan.job} is not after the committed job {plan.table.job}")
     for part in plan.ranges:
         if part.encoding not in (Encoding.BYTES, Encoding.JSON):
-            raise CorruptData(f"'{part.stream}' has batches of encoding {part.encoding}, which this driver does not know")
+            raise CorruptData(f"'{part.stream}' has batches of encoding {part.encoding}, which this driver does not support")
         end = part.skip + part.take if part.take >= 0 else part.records
         if not (0 <= part.skip < end <= part.records and 0 <= part.uid < 1 << 63):
-            raise CorruptData(f"the plan's range of '{part.stream}' at record {part.record} is impossible")
+            raise CorruptData(f"the plan's range of '{part.stream}' at record {part.record} is invalid")
     return plan
 
 

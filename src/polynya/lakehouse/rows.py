@@ -61,11 +61,11 @@ def parse(record: bytes) -> tuple[Any, Problem | None]:
     try:
         text = record.decode()
     except UnicodeDecodeError as fault:
-        return None, Problem(BAD_TEXT, "", f"the record is no UTF-8: {fault.reason} at byte {fault.start}")
+        return None, Problem(BAD_TEXT, "", f"the record is not UTF-8: {fault.reason} at byte {fault.start}")
     try:
         return _loads(text), None
     except (ValueError, RecursionError) as fault:
-        return None, Problem(NOT_JSON, "", f"the record is no JSON: {fault}"[:300])
+        return None, Problem(NOT_JSON, "", f"the record is not JSON: {fault}"[:300])
 
 
 def place(
@@ -84,7 +84,7 @@ def place(
             if unknown_is_problem and is_typed(inner, depth) and is_text(field):
                 problems.append(Problem(UNKNOWN, here, "the field has no column in this job"))
         elif field in doubled:
-            problems.append(Problem(DUPLICATE, here, "the field is named twice in its object"))
+            problems.append(Problem(DUPLICATE, here, "the field occurs more than once in its object"))
         else:
             placed = _place(there, inner, problems, unknown_is_problem, (here, depth))
             if placed is not None:
@@ -138,7 +138,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse(word: str) -> Any:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 def _integer(digits: str) -> int | float:
@@ -182,7 +182,7 @@ def _place_list(
         found = _place(element, inner, problems, unknown_is_problem, (f"{path}[]", depth + 1))
         if found is None:
             if not is_typed(inner, depth + 1):
-                problems.append(Problem(MISFIT, path, f"{_spoken(inner)} is no element of the field's list"))
+                problems.append(Problem(MISFIT, path, f"{_spoken(inner)} does not fit the element type of the field's list"))
             return None
         placed.append(found[1])
     return column, placed

@@ -66,7 +66,7 @@ def read_rows(part: Range, stored: bytes) -> Rows:
     """Return the claimed rows of a slice's stored bytes. Raises CorruptData."""
     found = parse_slice(stored, part.crc)
     if found.records != part.records or len(found.payload) != part.length or found.encoding != part.encoding:
-        raise CorruptData(f"the slice of '{part.stream}' at record {part.record} in {part.pack} is not the one that was planned")
+        raise CorruptData(f"the slice of '{part.stream}' at record {part.record} in {part.pack} does not match the plan")
     per_batch = np.frombuffer(found.batch_records, np.uint32).astype(np.int64)
     lengths = found.batch_lengths if found.record_lengths is None else found.record_lengths
     ends = np.cumsum(np.frombuffer(lengths, np.uint32), dtype=np.int64)

@@ -96,7 +96,7 @@ def _check(connection: Any, statement: str) -> None:
 
     statements = connection.extract_statements(statement)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-        raise BadQuery("tables are asked with one SELECT statement; what is in them comes from the streams alone")
+        raise BadQuery("a query is one SELECT statement; tables are read only and get their rows from streams")
 
 
 def _mentioned(tables: Sequence[TableRef], statement: str) -> list[TableRef]:
@@ -110,7 +110,7 @@ def _mentioned(tables: Sequence[TableRef], statement: str) -> list[TableRef]:
     for table in sorted(tables, key=lambda table: table.name not in words):
         other = found.setdefault(table.name.casefold(), table)
         if other is not table and table.name in words:
-            raise BadQuery(f"the tables '{other.name}' and '{table.name}' differ in case alone: one question cannot be about both")
+            raise BadQuery(f"the tables '{other.name}' and '{table.name}' differ only in case: one query cannot use both")
     return [table for name, table in found.items() if name in folded]
 
 
@@ -118,7 +118,7 @@ def _folder(table: TableRef) -> str:
     """Return the folder of all files of a table, as DuckDB spells it."""
     before, location, _ = table.iceberg.partition(f"/{table.location}/")
     if not location:
-        raise BadQuery(f"the table '{table.name}' is not where it should be: {table.iceberg}")
+        raise BadQuery(f"the table '{table.name}' has its metadata outside its folder: {table.iceberg}")
     return (before + location).removeprefix("file://")
 
 
@@ -138,7 +138,7 @@ def _extension(name: str) -> str:
     if not found:
         import duckdb
 
-        raise ConfigError(f"DuckDB's reader '{name}' is missing: pip install 'duckdb-extension-{name}=={duckdb.__version__}'")
+        raise ConfigError(f"the DuckDB extension '{name}' is missing: pip install 'duckdb-extension-{name}=={duckdb.__version__}'")
     return str(found[0])
 
 

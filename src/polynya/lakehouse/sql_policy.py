@@ -42,9 +42,9 @@ def check_names(connection: Any, statement: str, tables: Collection[str]) -> Non
     try:
         told = msgspec.json.decode(connection.execute(f"select json_serialize_sql('{text}')").fetchone()[0])
     except RecursionError:
-        raise BadQuery("the question is nested too deeply: write it with fewer expressions inside each other") from None
+        raise BadQuery("the query is nested too deeply: use fewer nested expressions") from None
     if told["error"]:
-        raise BadQuery(str(told.get("error_message", "the question cannot be read")))
+        raise BadQuery(str(told.get("error_message", "the query cannot be parsed")))
     allowed = frozenset(map(_fold, tables))
     for node, scope in _nodes(told):
         _check(node, allowed, scope, tables)
@@ -72,14 +72,14 @@ def _check(node: dict[str, Any], allowed: Scope, scope: Scope, tables: Collectio
     if kind == "TABLE_FUNCTION":
         name = str(node["function"].get("function_name", "")).casefold()
         if name not in TABLE_FUNCTIONS:
-            raise BadQuery(f"the table function {name} is not allowed here; there are {', '.join(sorted(TABLE_FUNCTIONS))}")
+            raise BadQuery(f"the table function {name} is not allowed here; allowed are {', '.join(sorted(TABLE_FUNCTIONS))}")
     elif kind == "SHOW_REF":
         if not node.get("query"):
-            raise BadQuery("ask DESCRIBE TABLE_NAME for the columns of a table; GET /v1/tables lists the tables")
+            raise BadQuery("use DESCRIBE TABLE_NAME for the columns of a table; GET /v1/tables lists the tables")
     elif node.get("table_name") and "column_name_alias" in node:
         name = str(node["table_name"])
         if node.get("schema_name") or node.get("catalog_name") or (_fold(name) not in allowed and _fold(name) not in scope):
-            raise BadQuery(f"there is no table '{name}' to ask. The tables are: {', '.join(sorted(tables)) or 'none yet'}")
+            raise BadQuery(f"there is no table '{name}'. The tables are: {', '.join(sorted(tables)) or 'none yet'}")
     elif str(node.get("function_name", "")).casefold() in FUNCTIONS_REFUSED:
         raise BadQuery(f"the function {node['function_name']} is not allowed here")
 

@@ -88,9 +88,9 @@ def _outcome(question: SqlRequest) -> SqlResult | SqlRefused:
     except BadQuery as bad:
         return SqlRefused("QUESTION_TOO_LARGE" if str(bad).startswith(LIMITED) else "BAD_QUESTION", str(bad))
     except (OverflowError, RecursionError) as fault:  # for example an interval of 178 million years, or a VARIANT with a thousand levels
-        return SqlRefused("BAD_QUESTION", f"the answer holds a value that cannot be told: {fault}; cast it to VARCHAR")
+        return SqlRefused("BAD_QUESTION", f"the result has a value that JSON cannot represent: {fault}; cast it to VARCHAR")
     except MemoryError:
-        return SqlRefused("QUESTION_TOO_LARGE", "the answer takes more memory than a question may; ask for less")
+        return SqlRefused("QUESTION_TOO_LARGE", "the result takes more memory than a query may use; select less")
 
 
 def answer(question: SqlRequest) -> SqlResult:
@@ -107,7 +107,7 @@ def answer(question: SqlRequest) -> SqlResult:
                 size += len(msgspec.json.encode(shown, enc_hook=str))
                 if len(rows) == question.rows or size > question.answer_bytes:
                     if not rows and question.rows:
-                        raise BadQuery("one row is larger than an answer may be: ask for fewer columns, or for a part of them")
+                        raise BadQuery("one row is larger than a response may be: select fewer columns, or parts of them")
                     return SqlResult(columns, rows, truncated=True)
                 rows.append(shown)
     return SqlResult(columns, rows, truncated=False)

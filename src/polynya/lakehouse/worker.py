@@ -102,14 +102,14 @@ def run_worker(
                     faults = 0
                 except (PolynyaError, OSError) as fault:
                     faults += 1
-                    progress("failed", f"{fault}; trying again in {_wait(interval_seconds, faults):.0f} s")
+                    progress("failed", f"{fault}; retrying in {_wait(interval_seconds, faults):.0f} s")
                 except Exception as fault:  # a Spark error: its session may be broken
                     faults += 1
                     runner.close()
-                    progress("failed", f"{type(fault).__name__}: {fault}; starting Spark anew in {_wait(interval_seconds, faults):.0f} s")
+                    progress("failed", f"{type(fault).__name__}: {fault}; restarting Spark in {_wait(interval_seconds, faults):.0f} s")
                 stop.wait(_wait(interval_seconds, faults))
     except Stopped as stopped:
-        progress("stopped", str(stopped) or "asked to stop; what was not finished the next run repeats")
+        progress("stopped", str(stopped) or "stop requested; the next run repeats unfinished work")
     finally:
         runner.close()
 
@@ -128,7 +128,7 @@ def _compact_table(coordinator: Coordinator, name: str, runner: LazyRunner, prog
             gone += 1
             if gone >= NEW_PLANS_MAX:
                 raise RangesGone(f"{missing}, and new plans of the server name it again: its object store has lost it") from None
-            progress("abandoned", f"{missing}: asking for a new plan")
+            progress("abandoned", f"{missing}: requesting a new plan")
             coordinator.abandon(name, plan.table.uid, plan.job, str(missing))
             continue
         more = outcomes[-1].bytes >= LAST_JOB_BYTES if plan.more is None else plan.more

@@ -127,6 +127,6 @@ async def put_again(store: ObjectStore, key: str, parts: bytes | Sequence[bytes]
         try:
             there = await store.get(key)
         except NotFound:  # S3 may answer 409 to two racing creates and keep neither (arrow-rs #6801)
-            raise StoreUnavailable(f"{key}: refused as existing, yet it is not there") from None
+            raise StoreUnavailable(f"{key}: the store refused the put as existing, but has no such object; retry") from None
         if there != b"".join(as_parts(parts)):
             raise

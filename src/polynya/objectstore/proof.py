@@ -45,7 +45,7 @@ async def time_of(store: ObjectStore, name: str) -> int:
         await remove_in_passing(store, key)
         raise
     except (NotFound, AlreadyExists):
-        raise StoreUnavailable(f"{key}: what was just stored is not there, or another one") from None
+        raise StoreUnavailable(f"{key}: the object just stored is missing or has other content") from None
     return modified_ms
 
 
@@ -63,7 +63,7 @@ async def _prove(store: ObjectStore, key: str) -> None:
         if await store.get_range(key, 1, 3) != b"hir":
             raise _broken("does not honour ranges", key)
     except NotFound:
-        raise _broken("forgets an object that it has just stored", key) from None
+        raise _broken("loses an object that it has just stored", key) from None
 
 
 async def _prove_create(store: ObjectStore, key: str) -> None:
@@ -81,7 +81,7 @@ async def _prove_swap(store: ObjectStore, key: str) -> None:
     try:
         second = await store.compare_and_swap(key, b"second", first)
     except Conflict:
-        raise _broken("refuses a compare-and-swap that names the right ETag (If-Match)", key) from None
+        raise _broken("refuses a compare-and-swap that names the current ETag (If-Match)", key) from None
     for stale in (first, None):
         try:
             await store.compare_and_swap(key, b"stale", stale)
@@ -95,6 +95,6 @@ async def _prove_swap(store: ObjectStore, key: str) -> None:
 
 def _broken(what: str, key: str) -> ConfigError:
     return ConfigError(
-        f"the object store {what} (tried on {key!r}). Two nodes could overwrite each other's data on it, so it cannot be used: "
+        f"the object store {what} (tested on {key!r}). Two nodes could overwrite each other's data on it, so it cannot be used: "
         "choose a store with conditional writes (AWS S3, SeaweedFS, recent MinIO, Ceph) or the backend 'local'."
     )

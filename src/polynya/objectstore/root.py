@@ -13,7 +13,7 @@ from polynya.objectstore.api import Conflict, NotFound, ObjectStore, StoreUnavai
 MARKER_KEY = "polynya-root.json"
 _TRIES = 10
 _OLDER = (
-    "choose another root, or delete what is there with 'polynya store wipe'. Streams in it that are still needed can be copied from a node of "
+    "choose another root, or delete its objects with 'polynya store wipe'. Streams in it that are still needed can be copied from a node of "
     "the release that wrote it, with 'polynya import'"
 )
 
@@ -52,7 +52,7 @@ async def claim_root(store: ObjectStore, cluster_id: str, history: int, start_id
             return RootClaim(marker, await store.compare_and_swap(MARKER_KEY, msgspec.json.encode(marker), etag), found)
         except Conflict:
             continue
-    raise StoreUnavailable("the marker of the object store's root changes all the time: does another node start on it?")
+    raise StoreUnavailable("the marker of the object store's root keeps changing: is another node starting on it?")
 
 
 async def owns_root(store: ObjectStore, claim: RootClaim) -> bool:
@@ -87,7 +87,7 @@ async def _read(store: ObjectStore, *, any_format: bool = False) -> tuple[RootMa
             if not any_format:
                 check_format(f"the object store's root ({MARKER_KEY})", marker.format, older=_OLDER)
             return marker, before.etag
-    raise StoreUnavailable("the marker of the object store's root changes all the time: does another node start on it?")
+    raise StoreUnavailable("the marker of the object store's root keeps changing: is another node starting on it?")
 
 
 def _decode(data: bytes) -> RootMarker:
@@ -106,5 +106,5 @@ def _check(found: RootMarker, mine: RootMarker) -> None:
     if found.history > mine.history:
         raise ConfigError(
             f"the object store's root is used by a later history ({found.history}) of this cluster than this data folder's "
-            f"({mine.history}): the folder is an old copy. Start on the newer one, or choose another root."
+            f"({mine.history}): the folder is a stale copy. Start on the newer one, or choose another root."
         )

@@ -115,7 +115,7 @@ class S3Store:
         except (AlreadyExistsError, PreconditionError):
             raise
         except TimeoutError:
-            raise StoreUnavailable(f"{self.place}: no answer in {_CALL_SECONDS:.0f} s", "it does not answer") from None
+            raise StoreUnavailable(f"{self.place}: no response within {_CALL_SECONDS:.0f} s", "it does not respond") from None
         except (BaseError, OSError) as fault:
             raise StoreUnavailable(f"{self.place}: {told(fault)}", reason(fault)) from fault
 

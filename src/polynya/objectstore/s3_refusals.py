@@ -8,10 +8,12 @@ from html import unescape
 
 WORDS_MAX = 300  # characters of a message; a service may send anything
 _ANSWER = re.compile(r"Error performing ([A-Z]+) (\S+) in .*?status code: (\d{3}[^:\n]*)", re.DOTALL)
-_CLOCK = "the clock of this machine and that of the object store differ: set this one by NTP (chrony, systemd-timesyncd)"
+_CLOCK = "the clocks of this machine and of the object store differ: synchronize this machine by NTP (chrony, systemd-timesyncd)"
 _METADATA = "169.254.169.254"  # the metadata service of a cloud VM; used when no credentials are set
-_NO_CREDENTIALS = "no credentials are set (cold.s3_access_key_id and its secret, or AWS_ACCESS_KEY_ID and its), and the machine has no role that gives some"
-_KEY = "is the secret access key that of the access key id, and does nothing between here and the store change requests?"
+_NO_CREDENTIALS = (
+    "no credentials are set (cold.s3_access_key_id and its secret, or AWS_ACCESS_KEY_ID and its secret), and the machine has no role"
+)
+_KEY = "check that the secret access key belongs to the access key id, and that no proxy changes requests"
 _ADVICE = {
     "RequestTimeTooSkewed": _CLOCK,
     "RequestExpired": _CLOCK,
@@ -19,7 +21,7 @@ _ADVICE = {
     "SignatureDoesNotMatch": _KEY,
     "InvalidAccessKeyId": "the object store does not know the access key id",
     "AccessDenied": "these credentials must be allowed to get, put, list and delete objects of this bucket, under this root",
-    "ExpiredToken": "the session token is over: renew it; or the clock of this machine is wrong",
+    "ExpiredToken": "the session token has expired, or the clock of this machine is wrong: renew the token or set the clock",
 }
 
 
@@ -65,4 +67,4 @@ def _part(body: str, name: str) -> str:
 def _clocks(body: str) -> str:
     """Compare both clocks, if the service sends its time."""
     there = _part(body, "ServerTime")
-    return f"it is {there} there and {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} here" if there else ""
+    return f"the time is {there} at the store and {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} on this machine" if there else ""
