@@ -58,7 +58,7 @@ def a_disk(monkeypatch: pytest.MonkeyPatch, mib: int, files: int = 1000) -> None
 
 def test_a_slow_disk_is_said_for_as_long_as_it_is_news() -> None:
     pace, journal, clock = written(LAST_WRITES, 3 * SLOW_SECONDS)
-    assert pace.trouble() == "the disk is slow: a write takes 0.3 s"
+    assert pace.trouble() == "the disk is slow: the median write takes 0.3 s"
     assert pace.seconds == pytest.approx(LAST_WRITES * 3 * SLOW_SECONDS)
     clock.seconds += RECENT_SECONDS
     assert pace.trouble() == ""
@@ -85,7 +85,7 @@ def test_a_disk_that_takes_nothing_is_said_while_it_does() -> None:
 
     journal.write = hang
     pace.write(journal, DURABLE)
-    assert said == ["the disk has not taken a write for 6 s"] and pace.trouble() == ""
+    assert said == ["a disk write has been in flight for 6 s"] and pace.trouble() == ""
 
 
 def test_that_the_disk_is_full_and_that_it_has_room_again_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

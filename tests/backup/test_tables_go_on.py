@@ -142,13 +142,13 @@ def test_a_group_that_was_copied_before_the_last_job_has_rows_that_it_does_not_k
     tabled.copy()
     tabled.commit(tabled.claim())
     tabled.copy(0, 1)
-    begins_anew(tabled, "its groups were copied while it got rows")
+    begins_anew(tabled, "its groups were copied while it received rows")
 
 
 def test_a_table_that_went_on_after_the_copies_has_rows_of_what_is_lost(tabled: Tabled) -> None:
     tabled.copy()
     tabled.commit(tabled.claim())
-    begins_anew(tabled, "it has rows of records that came later")
+    begins_anew(tabled, "it has rows of later records")
 
 
 def test_groups_that_saw_a_later_commit_than_the_meta_group_are_not_believed(tabled: Tabled) -> None:
@@ -157,16 +157,16 @@ def test_groups_that_saw_a_later_commit_than_the_meta_group_are_not_believed(tab
     tabled.flush()
     tabled.claim()
     tabled.copy(*NAMES)
-    begins_anew(tabled, "it has rows of records that came later")
+    begins_anew(tabled, "it has rows of later records")
 
 
 def test_metadata_that_is_gone_and_files_of_another_place_are_no_table(tabled: Tabled) -> None:
     tabled.copy()
     asyncio.run(tabled.store.delete([f"tables/{tabled.uid}/main/_iceberg/00002.metadata.json"]))
-    begins_anew(tabled, "its metadata is gone")
+    begins_anew(tabled, "its metadata is missing")
 
 
 def test_another_store_is_another_table(tabled: Tabled, tmp_path: Path) -> None:
     tabled.copy()
     tabled.folder = tmp_path / "elsewhere"
-    begins_anew(tabled, "its files name another place")
+    begins_anew(tabled, "its files are in another object store")

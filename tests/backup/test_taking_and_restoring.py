@@ -483,7 +483,7 @@ async def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
         await restored(folder, shelf, manifest, MemoryStore())
     (folder / "precious").unlink()
     await restored(folder, shelf, manifest, MemoryStore())
-    with pytest.raises(ConfigError, match="is the data of a node"):
+    with pytest.raises(ConfigError, match="holds the data of a node"):
         await restored(folder, shelf, manifest, MemoryStore())
 
 
@@ -526,7 +526,7 @@ async def test_a_cluster_that_was_restored_with_a_store_and_went_on_there_is_not
         await check_root(store, new, take_over=False)
         await copies.write(store, (CLUSTER, 7), Header(1, term, index, 0, len(state), int(crc32c(state)), 0), [state])
     for take_over in (False, True):
-        with pytest.raises(ConfigError, match=r"went on from there.* begins on an empty folder"):
+        with pytest.raises(ConfigError, match=r"have run since.* starts on an empty folder"):
             await check_root(store, new, take_over=take_over)
     await check_root(store, structs.replace(new, history=8), take_over=True)
 

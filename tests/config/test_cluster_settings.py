@@ -180,7 +180,7 @@ def test_a_restore_gives_a_read_replica_its_identity_and_no_data(tmp_path):
 def test_a_restore_that_is_refused_leaves_the_folder_as_it_was(tmp_path):
     (tmp_path / "data").mkdir()
     origin = RestoreOrigin(cluster_id=ID, history=2, groups=4)
-    with contextlib.ExitStack() as held, pytest.raises(ConfigError, match=r"take join out.*the same in each file"):
+    with contextlib.ExitStack() as held, pytest.raises(ConfigError, match=r"remove join.*identically in each file"):
         RestoreTarget(loaded(tmp_path, cluster_join="true").config, origin, held)
     with contextlib.ExitStack() as held:
         RestoreTarget(loaded(tmp_path).config, origin, held)  # whose object store belongs to somebody, which is seen later

@@ -164,7 +164,7 @@ def test_an_older_copy_of_a_data_folder_is_refused_and_what_came_later_is_in_the
     shutil.rmtree(world.data)
     (tmp_path / "older").rename(world.data)
     code, said = world.refused(**settings)
-    assert (code, "older copy of itself" in said) == (78, True), said
+    assert (code, "is a stale copy" in said) == (78, True), said
     ran = polynya("restore", "--from-store", "--take-over", "--data", str(tmp_path / "new"), **settings)
     assert ran.code == 0, ran
     with running_node(tmp_path / "new", **settings) as node:

@@ -178,7 +178,7 @@ def test_snapshots_on_a_full_disk_are_tried_again(tmp_path: Path) -> None:
                 for path in files[:4]:  # room for the next segment, and for a few snapshots
                     path.unlink()
                 assert append_until(client, acknowledged, 507, count=10, size=1_000_000) == 0
-                wait_until(lambda: "tried again" in world.log or "died" in world.log, what="a snapshot to fail")
+                wait_until(lambda: "retrying later" in world.log or "died" in world.log, what="a snapshot to fail")
                 assert "died" not in world.log, world.log
                 for path in files[4:]:
                     path.unlink()

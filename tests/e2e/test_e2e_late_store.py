@@ -98,7 +98,7 @@ def check_without(world: World) -> None:
     told = polynya("doctor", "--json", "--data", str(world.data), "--listen", "127.0.0.1:0", server=world.url)
     said = [json.loads(line) for line in told.out.splitlines()]
     assert any(each["status"] == "WARN" and "object store" in each["said"] for each in said if each["name"] == "health"), told.out
-    assert "the object store does not answer yet" in world.log
+    assert "the object store does not respond yet" in world.log
 
 
 def is_ready(world: World) -> bool:
@@ -114,7 +114,7 @@ def check_recovered(world: World) -> None:
     assert world.flush().status == 200
     assert json.loads(world.ask("GET", "/health").body)["status"] == "pass"
     assert metric(world, "polynya_object_store_waiting") == 0
-    assert "the object store answers" in world.log
+    assert "the object store responds" in world.log
 
 
 def test_a_folder_that_cannot_be_used_at_start_is_used_once_it_can_be(world: World) -> None:

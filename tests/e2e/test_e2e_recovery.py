@@ -73,12 +73,12 @@ def test_a_torn_tail_is_cut_and_told(world: World, seed: int) -> None:
         file.seek(end + seed)
         file.write(chance.randbytes(chance.randrange(1, 3000)))
     world.start(*ONE)
-    assert "a torn tail was cut" in world.log
+    assert "truncated the torn tail of a journal segment" in world.log
     assert world.records("recovery/s") == expected
     assert world.ask("POST", "/v1/stream/recovery/s", b"[1]", **JSON).status == 204
     world.kill_all()
     world.start(*ONE)
-    assert "a torn tail was cut" not in world.log
+    assert "truncated the torn tail of a journal segment" not in world.log
     assert world.records("recovery/s") == [*expected, 1]
 
 

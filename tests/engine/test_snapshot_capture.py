@@ -123,7 +123,7 @@ def test_a_group_that_goes_on_from_another_state_is_captured_again(monkeypatch: 
         going = asyncio.ensure_future(captured(busy.group, asyncio.Lock(), hot=False))
         await asyncio.sleep(0)
         busy.group.machine = Machine(1, 4)
-        with pytest.raises(Unavailable, match="another node's state"):
+        with pytest.raises(Unavailable, match="from another node replaced"):
             await going
 
     asyncio.run(story())

@@ -11,7 +11,8 @@ pytestmark = pytest.mark.process
 CORE = """
 import asyncio, os, signal, sys, time
 import uvloop
-from polynya.node import bootstrap, ending, logs
+from polynya.node import core_process, shutdown_watchdog
+from polynya.observability import logs
 
 class Assembly:
     def __init__(self, start, storage):
@@ -43,10 +44,10 @@ class Assembly:
 class Start:
     core = 0
 
-ending.END_SECONDS = 0.2
+shutdown_watchdog.END_SECONDS = 0.2
 logs.setup("info", "json", core=0)
-bootstrap.Assembly, bootstrap.watch_parent, bootstrap.report_ready = Assembly, lambda loop: None, lambda start: None
-code = uvloop.run(bootstrap._serve(Start, None))
+core_process.Assembly, core_process.watch_parent, core_process.report_ready = Assembly, lambda loop: None, lambda start: None
+code = uvloop.run(core_process._serve(Start, None))
 print("a clean end")
 sys.exit(code)
 """

@@ -28,9 +28,10 @@ HERE = Path(__file__).parent
 SERVE = """
 import asyncio, json, os, signal, sys
 from polynya.config.model import load
-from polynya.node import folder, supervisor
+from polynya.node import supervisor
+from polynya.system import data_dir
 for name, value in json.loads(sys.argv[2]).items():
-    setattr(folder if hasattr(folder, name) else supervisor, name, value)
+    setattr(data_dir if hasattr(data_dir, name) else supervisor, name, value)
 if "FAKE_LAKE" in os.environ:
     wrapper = supervisor.lake_command
     supervisor.lake_command = lambda *given: [*wrapper(*given)[:5], "-c", os.environ["FAKE_LAKE"]]
@@ -188,7 +189,7 @@ def test_a_core_that_dies_is_started_again(tmp_path):
         node.url()
         (first,) = node.lives(1)
         os.kill(first, signal.SIGKILL)
-        line = json.loads(node.until("starting it again"))
+        line = json.loads(node.until("a core died: restarting it"))
         assert line["died"] == 1 and line["how"].startswith("killed by SIGKILL")
         deadline = time.monotonic() + 30
         while len(node.lives(1)) < 2 and time.monotonic() < deadline:
@@ -241,7 +242,7 @@ def test_what_cannot_even_be_killed_is_not_waited_for(tmp_path, monkeypatch):
         node.url()
         node.process.send_signal(signal.SIGTERM)
         assert node.wait() == 1
-        assert json.loads(node.until("killed, and not gone"))["processes"] == "core 0, core 1"
+        assert json.loads(node.until("killed processes have not exited"))["processes"] == "core 0, core 1"
         assert not (tmp_path / "node.pid").exists()
 
 
@@ -359,7 +360,7 @@ def test_a_node_without_data_begins_in_the_history_that_it_hears_of_later(tmp_pa
         born = json.loads((data / "node.json").read_bytes())
         assert (born["history"], born["provisional"]) == (1, True)
         with cluster_peer(tmp_path / "peer", other, cluster=cluster, history=9, groups=6):
-            node.until("beginning anew, as the cluster is")
+            node.until("starting over: the cluster has another history")
             wait_until(lambda: not settled(data)["provisional"], what="the node to have heard all")
         assert (settled(data)["history"], settled(data)["groups"]) == (9, 6)
         wait_until(lambda: len(node.lives(0)) == 2, what="its core to live again")
@@ -403,6 +404,6 @@ def settled(data: Path) -> dict[str, object]:
     return json.loads((data / "node.json").read_bytes())
 
 
-@pytest.mark.parametrize(("code", "said"), [(70, "exit code 70"), (-15, "killed by SIGTERM"), (-9, "memory was short: see dmesg")])
+@pytest.mark.parametrize(("code", "said"), [(70, "exit code 70"), (-15, "killed by SIGTERM"), (-9, "OOM killer: see dmesg")])
 def test_how_a_process_ended_is_said_and_what_may_have_killed_it(code: int, said: str) -> None:
     assert said in how_it_ended(code)

@@ -191,11 +191,11 @@ def test_what_takes_long_says_how_far_it_is_and_is_not_done_before_it_is(tmp_pat
     monkeypatch.setattr(reshard, "SAID_SECONDS", 0.0)
     reshare(tmp_path, birth, 1, segment_bytes=SEGMENT_BYTES, say=said.append)
     *told, last = said
-    assert last.startswith("the data is shared out to 1 core; it took ")
+    assert last.startswith("the data is resharded to 1 core; it took ")
     parts: dict[str, list[int]] = {}
     for text in told:
-        head, far = text.removeprefix("sharing the data out to 1 core: ").split(", ", 1)
-        if far != "looking through its journal":
+        head, far = text.removeprefix("resharding the data to 1 core: ").split(", ", 1)
+        if far != "scanning its journal":
             parts.setdefault(head, []).append(int(far.partition(" %")[0]))
     assert list(parts) == ["core 1 of 3", "core 2 of 3", "core 3 of 3"]
     assert all(far == sorted(far) and (far[0], far[-1]) == (0, 100) for far in parts.values())

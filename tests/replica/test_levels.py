@@ -69,7 +69,7 @@ async def test_what_is_new_waits_for_the_last_node(world: World, announced: dict
     await leader.create(A)
     announced |= {1: 2, 2: 2}
     assert looked(world, announced) == [1, 1, 1]
-    with pytest.raises(Unavailable, match="upgrade them all"):
+    with pytest.raises(Unavailable, match="Finish the upgrade"):
         await leader.delete(A)
     announced[3] = 2
     looked(world, announced)

@@ -58,7 +58,7 @@ async def test_what_a_majority_does_not_write_is_answered_in_time(world: World, 
         node.disk.capacity = node.disk.used() + 100
     taken: list[Reply] = []
     large = b"x" * 9000
-    with pytest.raises(OutcomeUnknown, match="a majority did not write it in 10 s"):
+    with pytest.raises(OutcomeUnknown, match="a quorum did not write the append in 10 s"):
         await _append_on(leader, large, taken)
     began = loop.time()
     for node in world.alive():

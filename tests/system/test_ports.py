@@ -41,7 +41,7 @@ def test_connections_of_another_program_that_has_gone_do_not_hold_the_port():
 
 
 def test_an_address_of_another_machine_is_named():
-    with pytest.raises(ConfigError, match=r"192\.0\.2\.1 is no address of this machine"):
+    with pytest.raises(ConfigError, match=r"192\.0\.2\.1 is not an address of this machine"):
         take_port("192.0.2.1", 4437, name="listen")
 
 

@@ -36,7 +36,7 @@ def test_an_older_copy_of_a_data_folder_does_not_get_the_root(tmp_path: Path) ->
         await copied(store, 1, 7)
         await copied(store, 2, 999)  # of another core
         await copied(store, 1, 999, history=2)
-        with pytest.raises(ConfigError, match=r"is an older copy .* group 1 at entry 7, and here it ends at 6"):
+        with pytest.raises(ConfigError, match=r"is a stale copy.* group 1 at entry 7, but this folder ends at 6"):
             await claim_of(tmp_path, store, {1: 6, 3: 1}).make()
         assert await read_root(store) is None, "whoever has it keeps it"
         claim = claim_of(tmp_path, store, {1: 7, 3: 1})

@@ -33,9 +33,7 @@ class CommitTimeouts:
         """Return the error for a stuck group, which accepts no proposal until a quorum writes again; else None."""
         if group not in self.stuck:
             return None
-        return Unavailable(
-            "a majority of the group's nodes does not write its log: their disks may be full; 'polynya cluster health' says more"
-        )
+        return Unavailable("a quorum of the group does not write: disks may be full; see 'polynya cluster health'")
 
     def close(self) -> None:
         self._timer.cancel()
@@ -55,15 +53,15 @@ class CommitTimeouts:
                 self._give_up(number, member)
         vain = {number for number, (_, since) in self._since.items() if now - since >= ANSWER_SECONDS}
         for number in self.stuck - vain:
-            log.info("appends are not refused any more: a majority writes, or another node leads", extra={"group": number})
+            log.info("appends are accepted again: a quorum writes, or another node is leader", extra={"group": number})
         self.stuck &= vain
 
     def _give_up(self, number: int, member: Member) -> None:
         """Answer with OutcomeUnknown; the entries stay in the log and may commit."""
         if number not in self.stuck:
             self.stuck.add(number)
-            log.warning("a majority does not write: appends are refused until it does", extra={"group": number})
-        error = "a majority did not write it in %g s: their disks may be full; it may or may not be applied later"
+            log.warning("a quorum does not write: rejecting appends until it does", extra={"group": number})
+        error = "a quorum did not write the append in %g s: disks may be full; the append may or may not be applied later"
         self._core.give_up(member, OutcomeUnknown(error % ANSWER_SECONDS))
 
 

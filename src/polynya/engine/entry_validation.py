@@ -40,7 +40,7 @@ class EntryValidator:
             _read(message)
         except InvalidMessage as fault:
             self._doubted[message.group] = (message.sender, message.term, now_ms + DOUBT_MS)
-            log.error("an entry for the log makes no sense: its leader is not listened to for a while", extra={"error": str(fault)})
+            log.error("a leader sent an invalid log entry: ignoring this leader for a while", extra={"error": str(fault)})
             return False
         return True
 
@@ -48,7 +48,7 @@ class EntryValidator:
         """Log that a deferred message turned out to be invalid; it changed nothing."""
         times = self._complaints.due(now_ms / 1000, str(node))
         if times:
-            log.warning("what a node says makes no sense", extra={"node": node, "reason": str(fault), "times": times})
+            log.warning("invalid message from a node dropped", extra={"node": node, "reason": str(fault), "times": times})
 
     def _is_doubted(self, message: Message, now_ms: int) -> bool:
         node, term, until_ms = self._doubted.get(message.group, (0, 0, 0))
@@ -66,6 +66,6 @@ def _read(message: Append) -> None:
                 command = decode_heard(entry.payload)
             except (*UNREADABLE, InvalidMessage) as error:
                 raise InvalidMessage(
-                    f"group {message.group}: what node {message.sender} sends as entry {entry.index} is no command that this release knows ({error})"
+                    f"group {message.group}: node {message.sender} sent entry {entry.index} without a command that this release knows ({error})"
                 ) from None
             entries[number] = ReceivedEntry(entry.payload, entry.kind, entry.term, entry.index, entry.group, 0, command)

@@ -172,7 +172,7 @@ class LeaderPlacement:
             self._give_back()
         elif self._core.led and self._loop.time() - self._stalled_at >= GIVE_BACK_AGAIN_SECONDS:
             self._stalled_at = self._loop.time()
-            log.warning("the disk has not taken a write for %.1f s: others lead what this node led", self._writes.waiting_seconds)
+            log.warning("a disk write has been in flight for %.1f s: transferring leaderships to other nodes", self._writes.waiting_seconds)
             self.hand_over_all()
 
     def _follow(self) -> None:

@@ -55,7 +55,9 @@ class Repairer:
                 return False
             _take(batch, found)
             self.repaired += 1
-            log.warning("a batch was damaged in memory and is read again", extra={"group": group, "stream": uid, "record": batch.record})
+            log.warning(
+                "a batch was corrupt in memory and has been repaired", extra={"group": group, "stream": uid, "record": batch.record}
+            )
         return bool(damaged)
 
     async def _from_journal(self, uid: int, batch: HotBatch) -> Batch | None:
@@ -73,7 +75,7 @@ class Repairer:
                 async with asyncio.timeout(ANSWER_SECONDS):
                     found = msgspec.msgpack.decode(await self._ask(place, wanted), type=Batch | None)
             except (PolynyaError, TimeoutError, msgspec.DecodeError) as fault:
-                log.warning("a batch cannot be had from another node", extra={"stream": uid, "error": str(fault)})
+                log.warning("a batch cannot be fetched from another node", extra={"stream": uid, "error": str(fault)})
                 continue
             if found is not None and _fits(batch, found):
                 return found

@@ -32,7 +32,7 @@ class ReplicaLifecycle:
             before = core.departed.get(group, HardState())
             promised = HardState(before.term, before.vote, before.forgetful, learning=True)
             if not await core.configured(group, blank):
-                raise Unavailable("the disk has no room for another replica; tried again later")
+                raise Unavailable("the disk has no room for another replica; retrying later")
             core.add(group, RestoredMember(blank, promised))
 
     async def drop(self, group: int, *, told_ms: int | None = None) -> None:
@@ -46,9 +46,9 @@ class ReplicaLifecycle:
                 return
             raft = core.members[group].raft
             if told_ms is None and any(core.node in known.members for known in membership.possible(raft)):
-                raise Unavailable(f"this node belongs to group {group}, as far as its replica knows")
+                raise Unavailable(f"this node is a member of group {group} according to its replica")
             if told_ms is not None and (raft.role is Role.LEADER or raft.heard_ms >= told_ms):
-                raise Unavailable(f"group {group} has been heard of since; asked again")  # this node may have been added again
+                raise Unavailable(f"the leader of group {group} has sent messages since; retrying")  # this node may have been added again
             written = core.remove(group)
             while not await written:
                 await asyncio.sleep(FULL_SECONDS)

@@ -139,7 +139,7 @@ class ReplicatedEngine:
             member.leads = False
             queued, proposals = member.emptied()
             self._answer_all(queued, NotLeader(0))
-            self._answer_all(proposals, OutcomeUnknown("this node leads the group no more; the append may or may not be applied"))
+            self._answer_all(proposals, OutcomeUnknown("this node is no longer the group's leader; the append may or may not be applied"))
             for futures in raft.reads.tokens():
                 _settle(futures, Unavailable("the group has moved to other nodes; retry"))
             del self.shard.groups[group]
@@ -174,7 +174,7 @@ class ReplicatedEngine:
         refusal = NotLeader(0) if member is None else self._refusal(member, command)
         payload = encode_proposal(command) if refusal is None else b""
         if refusal is not None or member is None or len(payload) > ENTRY_BYTES_MAX:
-            done(refusal or Unavailable("an entry of this size fits into no message between nodes"))
+            done(refusal or Unavailable("the entry is too large for a message between nodes"))
             return
         if not member.queue:
             self._queued.append(member)
@@ -199,14 +199,14 @@ class ReplicatedEngine:
             return NotLeader(self.leader_of(member.group.number))
         if self.inflight_bytes > INFLIGHT_BYTES_PER_CORE:
             self.counters.overloaded += 1
-            return Unavailable("the log is behind: more than the bound is in flight; retry")
+            return Unavailable("the log is behind: too many bytes are in flight; retry")
         if self._writes.full:
             return Reply(Code.DISK_FULL)
         kind = type(command)
         if kind is not Append and level_of(kind) > member.group.machine.level:  # older nodes cannot decode it
-            return Unavailable("this needs what not all nodes of the cluster know yet: upgrade them all")
+            return Unavailable("this command needs a newer feature level; some nodes run an older release. Finish the upgrade")
         if isinstance(command, PublishSlices | ReplaceSlices) and command.term != member.raft.term:  # planned in an older term
-            return Unavailable("this was planned under an older leader; it is planned again")
+            return Unavailable("this job was planned in an older term; it will be planned again")
         return self._patience.refusal(member.group.number) if self._patience.stuck else None
 
     # --- reads -----------------------------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ class ReplicatedEngine:
             waiting: list[asyncio.Future[None]] = [future]
             refusal = member.raft.read(waiting, now_ms)
             if refusal is not None:
-                raise Unavailable("too many reads wait for this group; retry")
+                raise Unavailable("too many reads are waiting for this group; retry")
             if member.raft.role is not Role.LEADER:
                 member.reading = waiting  # one read index request per turn; a leader's lease may expire before the next read
             self._kick_soon()
@@ -245,7 +245,7 @@ class ReplicatedEngine:
             async with asyncio.timeout(READ_SECONDS):
                 await future
         except TimeoutError:
-            raise Unavailable("this node has not yet what was acknowledged elsewhere; retry, or ask another node") from None
+            raise Unavailable("this node has not caught up with acknowledged writes; retry, or ask another node") from None
 
     # --- what peers say --------------------------------------------------------------------------------------------------------
 
@@ -353,7 +353,7 @@ class ReplicatedEngine:
         waiter = self._writes.renew(self.members.values(), self.departed)
         self._kick_soon()
         if not await waiter:
-            raise Unavailable("the disk has no room for terms and votes; tried again later")
+            raise Unavailable("the disk has no room for terms and votes; retrying later")
 
     async def wait_applied(self) -> None:
         """Wait until all earlier local proposals are applied or lost. Raises Unavailable when the journal fails."""
@@ -367,7 +367,7 @@ class ReplicatedEngine:
         while self._dead is None and (self._writes.busy or self.inflight_bytes) and self._loop.time() < deadline:
             await asyncio.sleep(0.005)
         for member in self.members.values():
-            self.give_up(member, OutcomeUnknown("this node stops; the append may or may not be applied"))
+            self.give_up(member, OutcomeUnknown("this node is stopping; the append may or may not be applied"))
 
     def give_up(self, member: Member, outcome: OutcomeUnknown) -> None:
         """Answer all proposals that are in the log with this outcome. Their entries are still applied if they commit."""
@@ -509,7 +509,7 @@ class ReplicatedEngine:
             if refusal is None:
                 member.proposals.extend(entries)  # type: ignore[arg-type]
             elif refusal is ProposalRefused.OVERLOADED:
-                self._answer_all(entries, Unavailable("the group is behind: too many bytes are not committed; retry"))
+                self._answer_all(entries, Unavailable("the group is behind: too many bytes are uncommitted; retry"))
             else:
                 leader = member.raft.leader
                 self._answer_all(entries, NotLeader(0 if leader == self.node else leader))
@@ -529,7 +529,7 @@ class ReplicatedEngine:
         for futures in effects.reads:
             _settle(futures, None)
         for futures in effects.reads_failed:
-            _settle(futures, Unavailable("no leader is heard; retry, or read with consistency=local"))
+            _settle(futures, Unavailable("no leader is reachable; retry, or read with consistency=local"))
         if effects.install or effects.chunks_wanted or effects.chunks_arrived or effects.load:
             self.on_snapshot_effects(member, effects)
         self._deadlines.put(effects.group, member.raft.deadline_ms)
@@ -556,7 +556,7 @@ class ReplicatedEngine:
                 self._answer_all(queued, NotLeader(self.leader_of(number)))
         lost = member.lost()
         if lost:
-            self._answer_all(lost, OutcomeUnknown("this node leads the group no more; the append may or may not be applied"))
+            self._answer_all(lost, OutcomeUnknown("this node is no longer the group's leader; the append may or may not be applied"))
         for look in self.on_leadership:
             look(number)
 

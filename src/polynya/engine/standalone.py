@@ -89,7 +89,7 @@ class StandaloneEngine:
             return
         if self.inflight_bytes > INFLIGHT_BYTES_PER_CORE:
             self.counters.overloaded += 1
-            done(Unavailable("the journal is behind: more than the bound is in flight; retry"))
+            done(Unavailable("the journal is behind: too many bytes are in flight; retry"))
             return
         payload = encode_proposal(command)
         size = len(payload)

@@ -62,7 +62,10 @@ def open_storage(  # noqa: PLR0913
     refuse_lost_journal(folder, files)
     journal = Journal.open(folder / "journal", journal_id=journal_id_of(cluster_id, core), segment_bytes=segment_bytes, files=files)
     for cut in journal.cuts:
-        log.warning("a torn tail was cut", extra={"path": str(cut.path), "offset": cut.offset, "bytes": cut.length, "reason": cut.reason})
+        log.warning(
+            "truncated the torn tail of a journal segment",
+            extra={"path": str(cut.path), "offset": cut.offset, "bytes": cut.length, "reason": cut.reason},
+        )
     snapshots = SnapshotStore(folder / "snapshots", files=files)
     storage = Storage(journal, snapshots, Shard(), 0)
     try:
@@ -93,8 +96,8 @@ def refuse_lost_journal(folder: Path, files: Files | None = None) -> None:
         return
     if any(name.endswith(SUFFIX) for name in names):
         raise CorruptData(
-            f"the journal in {journal} is gone, but the snapshots in {snapshots} were written beside one. Nothing was changed. Put its "
-            "files back from a copy of the same moment as the snapshots"
+            f"the journal in {journal} is missing, but the snapshots in {snapshots} need it. Nothing was changed. Restore the journal "
+            "files from a copy taken at the same time as the snapshots"
         )
 
 

@@ -10,7 +10,7 @@ from polynya.base.futures import settle
 
 def journal_failed() -> Unavailable:
     """Return the error for requests to a core whose journal has failed."""
-    return Unavailable("the journal has failed; this core is going down")
+    return Unavailable("the journal has failed; this core is shutting down")
 
 
 class TurnEnds:

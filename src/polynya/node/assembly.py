@@ -216,7 +216,7 @@ class Assembly:
     def _unreached(self) -> str | None:
         """Return a message if a core has not connected. Running cores report their own health; here they only need to connect."""
         strangers = self._transport.strangers() if self._transport is not None else []
-        return f"core {', '.join(map(str, strangers))} has not reached this one" if strangers else None
+        return f"core {', '.join(map(str, strangers))} has not connected to this core" if strangers else None
 
     def reload(self) -> None:
         """Reload what may change at run time: certificates, tokens, an issuer's keys."""
@@ -292,7 +292,7 @@ class Assembly:
     def _lost_here(self) -> str | None:
         lost = sorted(self._placing.missing) if self._placing is not None else []
         node = self._start.birth.node
-        return f"{len(lost)} groups count on what this node has lost: polynya cluster replace-disk {node}" if lost else None
+        return f"{len(lost)} groups need replicas that this node has lost: run polynya cluster replace-disk {node}" if lost else None
 
     def _look_at_map(self) -> None:
         """Read the cluster map from the meta group, on core 0."""
@@ -363,7 +363,7 @@ class Assembly:
             except PolynyaError as fault:
                 if str(fault) != trouble:
                     trouble = str(fault)
-                    log.warning("retention is carried out later", extra={"error": trouble})
+                    log.warning("retention failed; retrying", extra={"error": trouble})
 
     async def _snapshot(self) -> None:
         snapshotter = self._engine.snapshotter
@@ -373,10 +373,10 @@ class Assembly:
                 if snapshotter.due():
                     await snapshotter.run(self.service.now_ms())
             except PolynyaError as fault:
-                log.warning("snapshots are tried again", extra={"error": str(fault)})
+                log.warning("snapshots failed; retrying later", extra={"error": str(fault)})
             except FileNotFoundError as fault:  # files were deleted from outside
                 await asyncio.to_thread(self._engine.core.journal.look)
-                log.warning("snapshots are tried again", extra={"error": str(fault)})
+                log.warning("snapshots failed; retrying later", extra={"error": str(fault)})
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -406,6 +406,6 @@ def _ended(task: asyncio.Task[None]) -> None:
 
 def fail_stop(error: BaseException) -> None:
     """Exit the process at once. The exit code tells the supervisor whether a restart can help."""
-    log.critical("this core goes down", exc_info=error, extra={"error": str(error) or repr(error)})
+    log.critical("this core stops after a fatal error", exc_info=error, extra={"error": str(error) or repr(error)})
     ends = ((OSError | JournalFailed, EXIT_STORAGE), (CorruptData, EXIT_CORRUPT), (ConfigError, EXIT_ROOT))
     os._exit(next((code for kinds, code in ends if isinstance(error, kinds)), EXIT_FAULT))

@@ -92,7 +92,7 @@ def open_quickly(
         if not is_full(error):
             raise
         needed = JOURNAL_SEGMENT_BYTES // MIB
-        raise ConfigError(f"data: {folder} has no room for the journal, which takes {needed} MiB at a time; make room") from None
+        raise ConfigError(f"data: {folder} has no room for the journal, which grows by {needed} MiB at a time; free space") from None
     finally:
         gc.enable()
         gc.collect()

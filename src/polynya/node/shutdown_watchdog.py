@@ -44,9 +44,7 @@ class ShutdownWatchdog:
             threads = [
                 f"{thread.name}: {stands_at(thread)}" for thread in threading.enumerate() if thread is not threading.current_thread()
             ]
-            log.critical(
-                "this core does not come to its end: it is cut off", extra={"tasks": sorted(tasks)[:TASKS_MAX], "threads": threads}
-            )
+            log.critical("this core does not stop in time: exiting", extra={"tasks": sorted(tasks)[:TASKS_MAX], "threads": threads})
         finally:
             os._exit(EXIT_STUCK)
 

@@ -81,7 +81,7 @@ def serve(config: Config, *, entry: str = ENTRY) -> int:
         return EXIT_CORRUPT
     except OSError as error:  # of the folder: errors of ports and other files were reported above
         full = is_full(error)
-        what = "has no room; make some" if full else f"cannot be written or read ({error}): {FATAL[EXIT_STORAGE]}"
+        what = "has no room; free space" if full else f"cannot be written or read ({error}): {FATAL[EXIT_STORAGE]}"
         logs.say_end(f"data: {config.data} {what}")
         return EXIT_CONFIG if full else EXIT_STORAGE
 
@@ -140,7 +140,7 @@ def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
 def _say_files(clients: Shares) -> None:
     if clients.base < CLIENTS_FEW:
         log.warning(
-            "a core takes few connections of clients: raise the limit of open files (polynya doctor)", extra={"at_most": clients.base}
+            "a core accepts few client connections: raise the limit of open files (polynya doctor)", extra={"at_most": clients.base}
         )
 
 
@@ -165,7 +165,7 @@ def _still_right(config: Config, birth: NodeIdentity) -> NodeIdentity:
         birth = settled(birth)
         write_json(folder / FILE, birth)
         return birth
-    log.info("beginning anew, as the cluster is", extra={"history": learned.history, "groups": learned.groups})
+    log.info("starting over: the cluster has another history", extra={"history": learned.history, "groups": learned.groups})
     return bear(folder / FILE, config, learned)
 
 
@@ -280,13 +280,13 @@ class _Node:
         _, late = await asyncio.wait(keepers, timeout=STOP_SECONDS)
         if not late:
             return
-        log.warning("did not stop in time: killed", extra={"processes": ", ".join(self._processes)})
+        log.warning("processes did not stop in time: killed", extra={"processes": ", ".join(self._processes)})
         self._exit_code = self._exit_code or 1
         self._kill()
         _, late = await asyncio.wait(late, timeout=KILL_SECONDS)
         if late:
             log.error(
-                "killed, and not gone: the folder stays locked until the kernel lets go of it",
+                "killed processes have not exited: the folder stays locked until the kernel releases it",
                 extra={"processes": ", ".join(self._processes)},
             )
         for keeper in late:
@@ -323,7 +323,7 @@ class _Node:
                 self._fail(1, f"core {core} died {quick} times in a row ({how_it_ended(code)}); see the lines above for the reason")
             else:
                 pause = min(BACKOFF_SECONDS * 2 ** (quick - 1), BACKOFF_SECONDS_MAX)
-                log.error("a core died: starting it again", extra={"died": core, "how": how_it_ended(code), "lived_s": round(lived, 1)})
+                log.error("a core died: restarting it", extra={"died": core, "how": how_it_ended(code), "lived_s": round(lived, 1)})
                 await self._pause(pause)
 
     def _ended(self, core: int, code: int) -> None:
@@ -394,7 +394,7 @@ class _Node:
             )
             code = await self._wait("lake", process)
             if not self._stopping.is_set():
-                log.error("the lake worker ended: starting it again", extra={"how": how_it_ended(code)})
+                log.error("the lake worker ended: restarting it", extra={"how": how_it_ended(code)})
                 await self._pause(LAKE_RESTART_SECONDS)
 
 
@@ -454,7 +454,7 @@ def _send(process: Process, number: signal.Signals) -> None:
 def how_it_ended(code: int) -> str:
     """Describe a process's exit code, negative for a signal."""
     if code == -signal.SIGKILL:
-        return "killed by SIGKILL; if nobody did that, the kernel did, as memory was short: see dmesg, and the limit of the container"
+        return "killed by SIGKILL, perhaps by the kernel's OOM killer: see dmesg, and the memory limit of the container"
     if code < 0:
         return f"killed by {signal.Signals(-code).name}"
     return f"exit code {code}"

@@ -22,9 +22,7 @@ class FromBackup:
 
     def __init__(self, shelf: RepositoryReader, manifest: Manifest, rename: Callable[[str], str], *, has_store: bool) -> None:
         if manifest.objects.count and not has_store:
-            raise ConfigError(
-                "cold.backend: the backup has objects, and a node without an object store cannot have them; choose another backend"
-            )
+            raise ConfigError("cold.backend: the backup has objects, which need an object store; choose another backend")
         self._shelf, self._manifest, self._rename = shelf, manifest, rename
 
     async def state(self, group: int) -> RestoredState:

@@ -40,7 +40,7 @@ class FromStore:
         """Read the newest copies. Raises ConfigError when there are none; CorruptData, StoreUnavailable."""
         marker = await read_root(store)
         if marker is None:
-            raise ConfigError("there is no polynya-root.json: this is not the root of a cluster's objects")
+            raise ConfigError("polynya-root.json is missing: this is not the root of a cluster's objects")
         whole, found = await copies.newest(store, marker.cluster_id)
         states = cls(store, whole, found)
         await states._look_at_packs()
@@ -85,7 +85,7 @@ class FromStore:
             known = needed is not None and self._named.get(info.key, set()).issuperset(needed)
             if not known and home_group_of(info.key) is not None:
                 others.append(info)
-        self.warnings += [f"{key} is gone from the store; the records in it cannot be read" for key in sorted(gone)]
+        self.warnings += [f"{key} is missing from the store; its records cannot be read" for key in sorted(gone)]
         todo = iter(others)
 
         async def work() -> None:
@@ -101,7 +101,7 @@ class FromStore:
         try:
             footer = await self._footer(info)
         except (CorruptData, ValueError) as fault:
-            self.warnings.append(f"{info.key} cannot be read ({fault}); it is left alone")
+            self.warnings.append(f"{info.key} cannot be read ({fault}); it is skipped")
             return
         for entry in footer.entries:
             if entry.base_record < 0 or entry.group in self._named.get(info.key, ()):
@@ -128,5 +128,5 @@ def check_ids(cluster_ids: Sequence[str], whole: CompleteMark) -> None:
     for each in cluster_ids:
         if each and each != whole.cluster:
             raise ConfigError(
-                f"cluster.id: the object store is that of the cluster {whole.cluster}, and so has to be the new one; these settings say {each}"
+                f"cluster.id: the object store belongs to the cluster {whole.cluster}, and the restored cluster keeps its id; these settings say {each}"
             )

@@ -58,7 +58,7 @@ def reshare(
     """Reshard the data and return its new identity; report progress at intervals.
 
     Raises ConfigError when the disk lacks room, and CorruptData as a start does."""
-    log.info("sharing the data out to another number of cores", extra={"from": birth.cores, "to": cores, "data": str(data)})
+    log.info("resharding the data to another number of cores", extra={"from": birth.cores, "to": cores, "data": str(data)})
     began, progress = time.monotonic(), _Progress(birth.cores, cores, say)
     try:
         with _Shares(data / NEW, birth, cores, segment_bytes) as shares:
@@ -70,14 +70,14 @@ def reshare(
             raise
         shutil.rmtree(data / NEW, ignore_errors=True)
         raise ConfigError(
-            f"cores: {data} has no room for a second copy of its journals, which another number of cores needs for a moment; make room, "
+            f"cores: {data} has no room for a second copy of its journals, which a change of the number of cores needs temporarily; free space, "
             f"or start with --cores {birth.cores}. Nothing was changed"
         ) from None
     write_json(data / NEW / PLAN, ReshardPlan(cores))
     _switch(data, cores)
     finish(data)
     if progress.said:
-        say(f"the data is shared out to {_cores(cores)}; it took {time.monotonic() - began:.0f} s")
+        say(f"the data is resharded to {_cores(cores)}; it took {time.monotonic() - began:.0f} s")
     return msgspec.structs.replace(birth, cores=cores)
 
 
@@ -107,8 +107,8 @@ class _Progress:
         if time.monotonic() < self._next:
             return
         self._next, self.said = time.monotonic() + SAID_SECONDS, True
-        far = f"{done * 100 // self._total} % of {self._total / MIB:,.0f} MiB" if self._total else "looking through its journal"
-        self._say(f"sharing the data out to {_cores(self._new)}: core {self._core + 1} of {self._old}, {far}")
+        far = f"{done * 100 // self._total} % of {self._total / MIB:,.0f} MiB" if self._total else "scanning its journal"
+        self._say(f"resharding the data to {_cores(self._new)}: core {self._core + 1} of {self._old}, {far}")
 
 
 def _cores(number: int) -> str:

@@ -61,8 +61,8 @@ class RestoreTarget:
             )
         if config.cluster.join:
             raise ConfigError(
-                f"cluster.join of node {config.cluster.node}: a restore makes the nodes that a cluster begins with, which join none: take join out, and "
-                "name all of them in [[cluster.nodes]], the same in each file"
+                f"cluster.join of node {config.cluster.node}: a restore creates the initial nodes of a cluster, which do not join one: remove join, and "
+                "list all of them in [[cluster.nodes]], identically in each file"
             )
         self.config = config
         self.folder = Path(config.data)
@@ -76,7 +76,7 @@ class RestoreTarget:
         """Return True if an earlier restore has begun in the folder. Nothing is changed, since this restore may still be rejected."""
         folder, is_begun, ours = self.folder, (self.folder / births.RESTORING).exists(), frozenset[str]()
         if (folder / births.FILE).exists():
-            raise ConfigError(f"data: {folder} is the data of a node; a restore needs an empty or a new folder")
+            raise ConfigError(f"data: {folder} holds the data of a node; a restore needs an empty or a new folder")
         if is_begun:
             ours = frozenset((births.RESTORING, *(core.name for core in folder.glob("core-*"))))
         if self.config.cold.backend == "local":
@@ -207,7 +207,7 @@ class Restorer:
         if not why:
             return frozenset(tables)
         self.done.warnings += [
-            f"the table {table.name} begins anew ({why}); what it had is left under tables/{uid}, as a Delta table"
+            f"the table {table.name} starts over ({why}); its old rows stay under tables/{uid}, as a Delta table"
             for uid, table in tables.items()
         ]
         return frozenset()
@@ -215,16 +215,16 @@ class Restorer:
     async def _against(self, tables: Iterable[Table]) -> str:
         """Return the reason why the tables cannot continue with the rows that they have, or ""."""
         if self._store is None or not self._survey.agree_on_tables():
-            return "its groups were copied while it got rows"
+            return "its groups were copied while it received rows"
         base = address_of(self._targets[0].config.store)
         for table in tables:
             for pointer in (table.main, table.dlq):
                 if pointer and not pointer.startswith(base):
-                    return "its files name another place than this object store"
+                    return "its files are in another object store"
                 if pointer and not await _is_there(self._store, pointer.removeprefix(base)):
-                    return "its metadata is gone from the object store"
+                    return "its metadata is missing from the object store"
             if await self._is_ahead(table):
-                return "it has rows of records that came later, and that are lost"
+                return "it has rows of later records, which are lost"
         return ""
 
     async def _is_ahead(self, table: Table) -> bool:
@@ -294,9 +294,9 @@ def open_shared(configs: Sequence[Config]) -> ObjectStore | None:
     lists = {tuple(sorted(node.id for node in config.cluster.nodes)): config.cluster.node for config in configs}
     if len(lists) > 1:
         said = " and ".join(f"{', '.join(map(str, ids))} (node {node})" for ids, node in lists.items())
-        raise ConfigError(f"cluster.nodes: the files name different nodes: {said}; a cluster begins with one list")
+        raise ConfigError(f"cluster.nodes: the files name different nodes: {said}; all files need the same list")
     if any(config.store != configs[0].store for config in configs):
-        raise ConfigError("cold: the nodes of a cluster share one object store, and these files name several (cold.root)")
+        raise ConfigError("cold: the nodes of a cluster share one object store; these files name different ones (cold.root)")
     return open_store(configs[0].store)
 
 
@@ -308,20 +308,20 @@ async def check_root(store: ObjectStore, birth: NodeIdentity, *, take_over: bool
     if found.cluster_id != birth.cluster_id:
         raise ConfigError(f"cold: the object store's root belongs to another cluster ({found.cluster_id}); choose another root or bucket")
     if found.history == birth.history and await _went_on(store, birth):
-        late = ". A node of the cluster that was restored begins on an empty folder, and gets all from the others" if birth.node else ""
+        late = ". A node of the restored cluster starts on an empty folder, and gets all data from the others" if birth.node else ""
         raise ConfigError(
-            "cold: what would be restored has been restored with this object store before, and went on from there: what came since would be taken "
-            f"for what comes now. Choose another root or bucket, or take a new backup{late}"
+            "cold: this state was restored to this object store before, and its nodes have run since: their objects would be mistaken "
+            f"for new ones. Choose another root or bucket, or take a new backup{late}"
         )
     if found.history > birth.history:
         raise ConfigError(
-            f"cold: the object store's root is used by a later history ({found.history}) than what would be restored ({birth.history}): it was restored "
+            f"cold: the object store's root is used by a later history ({found.history}) than the one to restore ({birth.history}): it was restored "
             "before; choose another root"
         )
     if found.start_id and not take_over:
         raise ConfigError(
-            "cold: the object store's root belongs to the cluster that was backed up, and that has not stopped in order. If it is gone for good, "
-            "--take-over says so: its nodes can never use this root again. Else choose another root"
+            "cold: the object store's root belongs to the cluster that was backed up, which did not stop cleanly. If it is lost for good, add "
+            "--take-over: its nodes can never use this root again. Otherwise choose another root"
         )
 
 

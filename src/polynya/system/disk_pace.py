@@ -52,7 +52,7 @@ class DiskPace:
         """Return a message if the disk is slow or hangs; else ""."""
         began, now = self._began, self._clock()
         if began is not None and now - began > HANGS_SECONDS:
-            return f"the disk has not taken a write for {now - began:.0f} s"
+            return f"a disk write has been in flight for {now - began:.0f} s"
         last = list(self._last)
         middle = statistics.median(last) if len(last) == LAST_WRITES and now - self._ended < RECENT_SECONDS else 0.0
-        return f"the disk is slow: a write takes {middle:.1f} s" if middle > SLOW_SECONDS else ""
+        return f"the disk is slow: the median write takes {middle:.1f} s" if middle > SLOW_SECONDS else ""

@@ -41,7 +41,7 @@ def shares(limit: int, *, cores: int, nodes: int) -> Shares:
     room = limit - kept
     if room < CLIENTS_LEAST:
         raise ConfigError(
-            f"a core may open {limit} files, and needs {kept} beside those for its clients: 'ulimit -n {WANTED}' before 'polynya serve', "
+            f"a core may open {limit} files, but needs {kept} besides those for its clients: 'ulimit -n {WANTED}' before 'polynya serve', "
             f"LimitNOFILE={WANTED} in its unit, or --ulimit nofile={WANTED} for its container"
         )
     admin = max(room // ADMIN_PART, 4)

@@ -54,7 +54,7 @@ def _why(error: OSError, host: str, port: int, change: str) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"port {port} of {host} is in use by another process; stop it, or choose another port with {change}"
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"{host} is no address of this machine; choose one with {change}"
+        return f"{host} is not an address of this machine; choose one with {change}"
     if error.errno == errno.EACCES:
         return f"this user may not listen on port {port}; choose a port above 1023 with {change}"
     return f"cannot listen on {spelled(host, port)}: {error.strerror}"

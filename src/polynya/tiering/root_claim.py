@@ -26,7 +26,7 @@ MEMBERS = "members of the cluster"  # own the root together: the leader of a gro
 PAUSE_SECONDS = 0.5  # grows with each attempt …
 PAUSE_SECONDS_MAX = 1.0  # … up to this; appends at their limit wait for it
 SAID_EVERY = 10  # attempts
-AWAY = "it has not answered since the start: what is there may not be readable, and nothing is moved there"
+AWAY = "no response since the start: cold data may be unreadable, and nothing is flushed"
 log = logging.getLogger("polynya.tier")
 
 
@@ -54,7 +54,7 @@ class StoreRootClaim:
         """`indexes` returns the applied index of each local group."""
         self.made = asyncio.Event()
         self.root: RootClaim | None = None
-        self._trouble = "it has not been asked yet"
+        self._trouble = "no request has been sent"
         self._start = start
         self._store = store
         self._indexes = indexes
@@ -80,10 +80,10 @@ class StoreRootClaim:
                 if not self.is_known and failures == FIRST_TRIES:
                     raise ConfigError(f"cold: the object store cannot be reached: {error}") from None
                 if failures == 1 or (self.is_known and not failures % SAID_EVERY):
-                    log.warning("the object store does not answer yet", extra={"error": str(error), "tries": failures})
+                    log.warning("the object store does not respond yet", extra={"error": str(error), "tries": failures})
             await asyncio.sleep(min(PAUSE_SECONDS * failures, PAUSE_SECONDS_MAX))
         if failures:
-            log.info("the object store answers", extra={"tries": failures + 1})
+            log.info("the object store responds", extra={"tries": failures + 1})
         self.made.set()
 
     async def owned(self) -> bool:
@@ -107,10 +107,10 @@ class StoreRootClaim:
         later = await copies.ahead(self._store, (birth.cluster_id, birth.history), self._indexes())
         if later is not None:
             raise ConfigError(
-                f"data: {self._start.config.data} is an older copy of itself, has lost its end, or was restored once more: the object store has the "
-                f"state of group {later.group} at entry {later.index}, and here it ends at {self._indexes()[later.group]}. Nothing was changed. Start "
-                "on the newer folder, or begin with what is in the object store ('polynya restore --from-store --take-over' into a new folder); "
-                f"to go on from here, and lose what came later, remove {copies.folder_of(birth.cluster_id, birth.history)} from the store"
+                f"data: {self._start.config.data} is a stale copy, has lost its end, or was restored again: the object store has the "
+                f"state of group {later.group} at entry {later.index}, but this folder ends at {self._indexes()[later.group]}. Nothing was changed. Start "
+                "on the newer folder, or restore from the object store ('polynya restore --from-store --take-over' into a new folder); "
+                f"to continue from this folder and lose later data, remove {copies.folder_of(birth.cluster_id, birth.history)} from the store"
             )
 
 

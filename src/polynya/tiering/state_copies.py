@@ -74,7 +74,7 @@ class StateCopyWorker:
                 await self.look()
             except StoreUnavailable as fault:
                 self.counters.failures += 1
-                log.warning("states are copied to the object store later", extra={"error": str(fault)})
+                log.warning("states could not be copied to the object store; retrying", extra={"error": str(fault)})
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:

@@ -64,7 +64,7 @@ class StoreLeadership:
             if self._leads.relieve(able) and not told:
                 told = True
                 log.warning(
-                    "the object store cannot be used here, but by others: these lead what this node led", extra={"nodes": sorted(able)}
+                    "this node cannot use the object store: transferring leaderships to nodes that can", extra={"nodes": sorted(able)}
                 )
 
     async def answer(self) -> None:

@@ -110,14 +110,14 @@ class Tier:
         if self._claiming.done():
             self._claiming.result()
         else:
-            log.warning("serving without the object store until it answers")
+            log.warning("serving without the object store until it responds")
 
     async def flush_now(self, prefix: str | None = None) -> None:
         """Flush hot data now; without any, the store is not needed. Raises Unavailable."""
         if self.claim.made.is_set():
             await self.flusher.flush_now(prefix)
         elif await self.flusher.has_hot(prefix):
-            raise Unavailable("the object store cannot be used yet: try again later")
+            raise Unavailable("the object store cannot be used yet; retry later")
 
     async def _claimed(self) -> None:
         assert self._claiming is not None
@@ -133,7 +133,7 @@ class Tier:
         try:
             return await self.store.get(key)
         except StoreError as error:
-            raise Unavailable(f"the object store has not given {key}: {error}") from None
+            raise Unavailable(f"the object {key} cannot be read: {error}") from None
 
     async def close(self) -> None:
         """Close the store. The first core also releases the root, if the store answers in time."""

@@ -71,7 +71,7 @@ async def captured(group: Group, lock: asyncio.Lock, *, hot: bool) -> Captured:
                 taken = more
                 await _encode_all(machine, found, keys, hot=hot)
             if group.machine is not machine:
-                raise Unavailable("the group goes on from another node's state: capture it again")
+                raise Unavailable("a snapshot from another node replaced the group's state: capture it again")
             for key in keys_of(machine.changes):
                 _encode_one(machine, found, key, hot=hot)
             moment = _moment(group, found)

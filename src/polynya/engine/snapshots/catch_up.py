@@ -128,7 +128,7 @@ class CatchUp:
             file = await asyncio.to_thread(self._store.scratch)
             await asyncio.to_thread(self._fill, file, key[0], snapshot)
         except (OSError, PolynyaError) as fault:
-            log.info("a snapshot cannot be sent as it is; a newer one will be: %s", fault)
+            log.info("this snapshot cannot be sent; a newer one will be: %s", fault)
             if file is not None:
                 await asyncio.to_thread(file.close)
             self._packed.pop(key, None)
@@ -149,9 +149,9 @@ class CatchUp:
     def _fill(self, file: Scratch, number: int, snapshot: Snapshot) -> None:
         links = self._store.links(number)
         if not links or (links[-1].index, links[-1].term) != (snapshot.index, snapshot.term):
-            raise Unavailable(f"the snapshot of group {number} at {snapshot.index} is not the newest any more")
+            raise Unavailable(f"the snapshot of group {number} at {snapshot.index} is no longer the newest")
         if identity_of(links) != snapshot.identity:  # merged, or its payload has moved
-            raise Unavailable(f"the snapshot of group {number} at {snapshot.index} was written anew")
+            raise Unavailable(f"the snapshot of group {number} at {snapshot.index} was rewritten")
         pack_transfer(links, self._store, self._core.journal, file)
         if file.size != snapshot.size:
             raise CorruptData(f"the snapshot of group {number} at {snapshot.index} has {file.size} bytes instead of {snapshot.size}")
@@ -163,7 +163,7 @@ class CatchUp:
             try:
                 data = await asyncio.to_thread(file.read_checked, wanted.offset, wanted.length)
             except (OSError, EOFError, CorruptData) as fault:
-                log.warning("a snapshot that is sent cannot be read back; it is packed anew: %s", fault)
+                log.warning("an outgoing snapshot cannot be read back; packing it again: %s", fault)
                 packed.asked.clear()
                 packed.at = float("-inf")
                 return
@@ -199,7 +199,7 @@ class CatchUp:
         try:
             entries = await asyncio.to_thread(self._entries, places, load)
         except (OSError, CorruptData) as fault:
-            log.info("old entries are gone from the journal, a snapshot is sent: %s", fault)
+            log.info("old entries are missing from the journal; sending a snapshot: %s", fault)
             entries = []
         if not entries:
             self._snapshotter.want()
@@ -239,7 +239,7 @@ class CatchUp:
         number, core = member.group.number, self._core
         try:
             if file is None:
-                raise OSError("it could not be kept: the disk is full, or it was late")
+                raise OSError("the received file is incomplete: the disk is full, or the transfer was dropped")
             machine = await asyncio.to_thread(unpack_transfer, file, snapshot.identity)
             for some in portions([batch for _, hot in machine.flush_candidates() for batch in hot]):
                 if not await core.copy_forward(number, some):
@@ -248,7 +248,7 @@ class CatchUp:
                 raise OSError("the disk is full")
             chain = await self._snapshotter.write_installed(Group(number, machine, term=snapshot.term, index=snapshot.index))
         except (PolynyaError, OSError) as fault:
-            log.warning("a snapshot of group %d that another node sent could not be installed: %s", number, fault)
+            log.warning("a received snapshot of group %d could not be installed: %s", number, fault)
             await asyncio.sleep(MISSING_SECONDS)
             member.raft.install_failed(snapshot.identity, core.now_ms())
             core.kick()
@@ -256,7 +256,7 @@ class CatchUp:
         core.install(member, snapshot, machine)
         core.snapshotted(number, snapshot.index, chain.transfer, keep_from=0)
         self._installed(number, machine)
-        log.info("group %d goes on from a snapshot at %d that another node sent", number, snapshot.index)
+        log.info("group %d installed a received snapshot at index %d", number, snapshot.index)
 
     def _is_here(self, member: Member) -> bool:
         """Return False if the replica was removed meanwhile."""

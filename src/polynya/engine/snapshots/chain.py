@@ -54,7 +54,7 @@ def links_of(count: bytes, links: bytes) -> list[SnapshotLink]:
     """Decode the links of a head. Raises struct.error."""
     found = [SnapshotLink(0, 0, 0, length, crc, bool(delta), base) for crc, delta, length, base in _LINK.iter_unpack(links)]
     if _COUNT.unpack(count) != (len(found),):
-        raise struct.error("another number of links than it says")
+        raise struct.error("the number of links differs from the header")
     return found
 
 

@@ -84,7 +84,7 @@ def main() -> int:
         def merge_for_parent(parts: Sequence[SnapshotFile]) -> bytes:
             body = merge(parts)
             if os.getppid() != parent:
-                raise SystemExit("who asked for this is gone")
+                raise SystemExit("the parent process has exited")
             return body
 
         store.fold(group, count, merge_for_parent)

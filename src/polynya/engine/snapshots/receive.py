@@ -142,7 +142,7 @@ class SnapshotReceiver:
             arrival.file, arrival.snapshot = None, None
             arrival.file, arrival.snapshot = self._store.scratch(), chunk.snapshot
         if arrival.file is None or arrival.snapshot != chunk.snapshot or arrival.file.size != chunk.offset:
-            raise OSError("a chunk without those before it")
+            raise OSError("an earlier chunk is missing")
         arrival.file.append(chunk.data)
 
     def _drop(self, arrival: _Arrival) -> None:

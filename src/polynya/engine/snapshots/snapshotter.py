@@ -114,9 +114,7 @@ class Snapshotter:
             for number in missing:
                 del self._chains[number]
         if missing:
-            log.error(
-                "snapshots are not there any more: they are written anew", extra={"groups": missing, "folder": str(self._store.folder)}
-            )
+            log.error("snapshot files are missing: rewriting them", extra={"groups": missing, "folder": str(self._store.folder)})
             self.want()
 
     async def doubt(self, number: int) -> None:
@@ -206,7 +204,7 @@ class Snapshotter:
         try:
             await self.fold(self._store, jobs)
         except (OSError, DiskFull, CorruptData) as fault:
-            log.warning("snapshots could not be merged; tried again later: %s", fault)
+            log.warning("snapshots could not be merged; retrying later: %s", fault)
             jobs = [(number, count) for number, count in jobs if not await self._is_damaged(number)]
         for number, _ in jobs:
             chain = self._chains[number]
@@ -224,7 +222,7 @@ class Snapshotter:
             if isinstance(fault, OSError) and fault.errno not in _LOST:
                 return False
             del self._chains[number]
-            log.error("a snapshot cannot be read any more: it is written anew", extra={"group": number, "error": str(fault)})
+            log.error("a snapshot is unreadable: rewriting it", extra={"group": number, "error": str(fault)})
             self.want()
             return True
         return False
@@ -235,7 +233,7 @@ class Snapshotter:
         lost = await asyncio.to_thread(lambda: [(batch, uid) for batch, uid in hot if not is_there(self._core.journal, batch.place, uid)])
         lost = [(batch, uid) for batch, uid in lost if is_intact(batch)]  # a copy of a corrupt batch would look intact
         if lost:
-            log.error("appends cannot be read from the journal any more: they are written again", extra={"group": group.number})
+            log.error("appends are unreadable in the journal: writing them again", extra={"group": group.number})
             group.machine.changes.streams.update(uid for _, uid in lost)
             for some in portions([batch for batch, _ in lost]):
                 await self._core.copy_forward(group.number, some)

@@ -39,7 +39,7 @@ def pack_transfer(links: Sequence[SnapshotLink], store: SnapshotStore, journal: 
             crc = extend(crc, piece)
             into.append(piece)
         if crc != link.crc:
-            raise CorruptData(f"the snapshot of group {link.group} at {link.index} was written anew")
+            raise CorruptData(f"the snapshot of group {link.group} at {link.index} was rewritten")
     for stream in decode_image(_merged(into, len(transfer_head(links)), links)).streams:
         for batch in reversed(stream.hot or ()):
             payload = payload_at(journal, batch.place, stream.uid)
@@ -54,11 +54,11 @@ def unpack_transfer(data: Scratch, identity: int) -> Machine:
         machine = _of_the_first_clusters(data, identity)
         machine = _of_a_chain(data, identity) if machine is None else machine
     except (EOFError, struct.error) as error:
-        raise CorruptData(f"a snapshot that another node sent cannot be read: {error}") from error
+        raise CorruptData(f"a received snapshot is unreadable: {error}") from error
     for _, hot in machine.flush_candidates():
         for batch in hot:
             if crc32c(batch.payload) != batch.crc:
-                raise CorruptData("payload in a snapshot that another node sent has another checksum than it should")
+                raise CorruptData("a payload in a received snapshot fails its checksum")
     return machine
 
 
@@ -66,7 +66,7 @@ def _of_a_chain(data: Scratch, identity: int) -> Machine:
     count = data.read(0, COUNT_BYTES)
     heads = data.read(COUNT_BYTES, LINK_BYTES * int.from_bytes(count, "little"))
     if crc32c(count + heads) != identity:
-        raise CorruptData("a snapshot that another node sent has another checksum than it should")
+        raise CorruptData("a received snapshot fails its checksum")
     links = links_of(count, heads)
     bodies = len(count) + len(heads)
     return Machine.restore(_merged(data, bodies, links), _Payloads(data, bodies + sum(link.length for link in links)))
@@ -86,7 +86,7 @@ def _of_the_first_clusters(data: Scratch, identity: int) -> Machine | None:
 
     def read_payload(place: int, uid: int) -> bytes:
         if place not in payloads:
-            raise CorruptData(f"a snapshot that another node sent has no payload for place {place:#x} of stream {uid}")
+            raise CorruptData(f"a received snapshot has no payload for place {place:#x} of stream {uid}")
         return data.read(*payloads[place])
 
     return Machine.restore(body, read_payload)
@@ -101,7 +101,7 @@ class _Payloads:
     def __call__(self, place: int, uid: int) -> bytes:
         found, length = _HOT.unpack(self._data.read(self._at, _HOT.size))
         if found != place:
-            raise CorruptData(f"a snapshot that another node sent has no payload for place {place:#x} of stream {uid}")
+            raise CorruptData(f"a received snapshot has no payload for place {place:#x} of stream {uid}")
         payload = self._data.read(self._at + _HOT.size, length)
         self._at += _HOT.size + length
         return payload
@@ -112,7 +112,7 @@ def _merged(data: Scratch, at: int, links: Sequence[SnapshotLink]) -> bytes:
     for link in links:
         body = data.read(at, link.length)
         if crc32c(body) != link.crc:
-            raise CorruptData("a part of a snapshot on its way between nodes has another checksum than it should")
+            raise CorruptData("a part of a snapshot in transfer fails its checksum")
         parts.append(deltas.SnapshotPart(body, link.delta, link.root))
         at += link.length
     return deltas.merge(parts)
@@ -129,5 +129,5 @@ def batch_at(journal: Journal, place: int, uid: int) -> Batch:
     command = decode_part(entry.payload, place - entry.place)
     batch = command.batch if isinstance(command, Append | Create) else None
     if not isinstance(batch, Batch):
-        raise CorruptData(f"journal place {place:#x} holds no batch, but a snapshot says so of the stream {uid}")
+        raise CorruptData(f"journal place {place:#x} holds no batch, but a snapshot refers to it for the stream {uid}")
     return batch
