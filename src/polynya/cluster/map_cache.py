@@ -87,7 +87,7 @@ class ClusterMapCache:
         except (PolynyaError, TimeoutError):
             return  # the next call asks the next node
         except UNREADABLE as error:
-            log.warning("the map of another node makes no sense", extra={"node": self._asked, "reason": str(error)})
+            log.warning("cannot decode the cluster map of another node", extra={"node": self._asked, "reason": str(error)})
             return
         self.take(found)
 
