@@ -127,7 +127,7 @@ class ClusterView:
         return {**shown, "nodes": list(nodes.values()), "groups": groups, "problems": found, "notes": notes}
 
     async def health(self) -> dict[str, Any]:
-        """Answer `GET /v1/cluster/health`: problems, notes and the number of nodes. Unauthenticated, so the answer is cached."""
+        """Answer `GET /v1/cluster/health`: problems, notes and the number of nodes. Anyone may request it, so the answer is cached."""
         loop = asyncio.get_running_loop()
         if self._asking is None or (self._asking.done() and loop.time() - self._asked > HEALTH_SECONDS):
             self._asking, self._asked = loop.create_task(self.look()), loop.time()
