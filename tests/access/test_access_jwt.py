@@ -142,7 +142,7 @@ def without_kid(kid: str, **more: Any) -> dict[str, Any]:
 def test_of_several_keys_those_without_a_kid_are_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     issuer = issuer_of(key_set(tmp_path / "keys", jwk("rsa"), without_kid("ec"), without_kid("ed")))
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "keys of the issuer's set have no kid and are ignored, as nothing tells them apart"
+        "ignoring keys without a kid, as the issuer's set has several keys"
     ]
     assert issuer.prove(signed("rsa")).subject == "alice"
     for kid in ("ec", "ed"):

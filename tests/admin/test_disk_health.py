@@ -108,8 +108,8 @@ def test_a_full_disk_is_told_from_one_that_soon_will_be(tmp_path: Path, monkeypa
     assert alone.check() is None and alone.samples() == {"polynya_disk_free_bytes": 4096 << 20}
     a_disk(monkeypatch, 42)
     left = f"42 MiB are free in {tmp_path}, and the journal takes 64 at a time"
-    assert alone.check() == f"{left}: make room; when it is full appends get 507, and reads go on"
-    assert member.check() == f"{left}: make room; when it is full others lead what this node leads, and reads go on"
+    assert alone.check() == f"{left}: make room; when it is full, appends get 507, and reads go on"
+    assert member.check() == f"{left}: make room; when it is full, other nodes take over its leaderships, and reads go on"
     journal.fault = DiskFull("no room")
     with pytest.raises(DiskFull):
         pace.write(journal, DURABLE)
@@ -121,7 +121,7 @@ def test_a_full_disk_is_told_from_one_that_soon_will_be(tmp_path: Path, monkeypa
 
 def test_a_file_system_that_takes_no_more_files_is_a_reason_though_it_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a_disk(monkeypatch, 4096, files=7)
-    assert "7 more files fit" in little_room(tmp_path)
+    assert "7 inodes are left" in little_room(tmp_path)
     found: Any = SimpleNamespace(f_bavail=4096, f_frsize=1 << 20, f_files=0, f_favail=0)  # as btrfs says
     monkeypatch.setattr(os, "statvfs", lambda folder: found)
     assert little_room(tmp_path) == ""

@@ -80,7 +80,7 @@ def test_a_bad_question_is_told_why(sql: str, code: str) -> None:
 
 def test_its_time_is_bounded() -> None:
     async def story(asker: SqlWorker) -> None:
-        with pytest.raises(Failure, match=r"more than the 0\.5 s") as told:
+        with pytest.raises(Failure, match=r"its limit of 0\.5 s") as told:
             await asker.ask(LONG, 10, [])
         assert told.value.code == "QUESTION_TOO_LARGE"
         assert children() == []

@@ -171,7 +171,7 @@ async def test_groups_that_nobody_leads_are_named_with_the_nodes_that_are_away(w
     heard, whole, unseen = await look(asked)
     assert heard == [] and whole.done == 0
     ((groups, why),) = unseen
-    assert groups == list(range(GROUPS + 1)) and why == "no leader; of nodes 1, 2, 3 the one that was asked does not hear 2, 3"
+    assert groups == list(range(GROUPS + 1)) and why == "no leader; of nodes 1, 2, 3 the one asked is not connected to 2, 3"
 
 
 @story

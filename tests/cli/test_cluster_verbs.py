@@ -118,9 +118,9 @@ def test_health_asks_an_older_release_what_that_knows():
 
 
 def test_health_of_a_node_that_no_cluster_knows_says_so():
-    with scripted(said("node 4 has not heard of its cluster yet", nodes=[])) as server:
+    with scripted(said("node 4 has no cluster map yet", nodes=[])) as server:
         refused = run("health", "--server", server.url)
-    assert refused.exit_code == exits.REFUSED and "node 4 has not heard of its cluster yet" in refused.output
+    assert refused.exit_code == exits.REFUSED and "node 4 has no cluster map yet" in refused.output
 
 
 def test_health_can_wait(monkeypatch):
@@ -137,13 +137,9 @@ def test_a_node_by_itself_is_no_cluster():
 
 
 def test_a_node_that_no_cluster_knows_says_so():
-    with scripted(said("node 4 has not heard of its cluster yet", nodes=[])) as server:
+    with scripted(said("node 4 has no cluster map yet", nodes=[])) as server:
         refused = run("status", "--server", server.url)
-    assert (
-        refused.exit_code == exits.REFUSED
-        and "node 4 has not heard of its cluster yet" in refused.output
-        and "cluster add" in refused.output
-    )
+    assert refused.exit_code == exits.REFUSED and "node 4 has no cluster map yet" in refused.output and "cluster add" in refused.output
 
 
 def test_an_authority_is_made_once_and_certificates_again(tmp_path: Path):

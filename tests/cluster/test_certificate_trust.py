@@ -53,7 +53,7 @@ def test_one_that_has_expired_starts_a_node_and_replaces_none(files: Path, monke
 def test_a_key_that_tls_has_no_use_for_is_said_and_no_crash(files: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ec, "SECP256R1", ec.SECP256K1)  # as of other authorities' tools
     make_certificate(files, 1, [])
-    with pytest.raises(ConfigError, match=r"cluster\.cert: TLS 1\.3 has no use for the key of \S+node-1\.crt; take an ECDSA key on P-256"):
+    with pytest.raises(ConfigError, match=r"cluster\.cert: TLS 1\.3 does not support the key type of \S+node-1\.crt; use ECDSA P-256"):
         peer_tls_of(settings(files))
 
 
@@ -85,9 +85,9 @@ def test_at_sighup_the_old_one_is_kept_and_that_is_told_until_a_good_one_is_ther
     joined.reload()
     assert tls.client is kept
     trouble = joined.certificate_trouble()
-    assert trouble is not None and "the old certificate was kept, which a restart would not" in trouble and "would be refused" in trouble
+    assert trouble is not None and "SIGHUP kept the old certificate, but a restart would fail" in trouble and "would be refused" in trouble
     for name, data in zip(("node-1.crt", "node-1.key"), good, strict=True):
         (files / name).write_bytes(data)
     joined.reload()
     assert tls.client is not kept and joined.certificate_trouble() is None
-    assert "took the certificate for other nodes" in {record.getMessage() for record in caplog.records}
+    assert "loaded the node certificate" in {record.getMessage() for record in caplog.records}

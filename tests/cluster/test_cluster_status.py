@@ -110,9 +110,7 @@ def test_an_id_that_is_used_twice_is_told_once():
     said = {where: msgspec.structs.replace(part, twins={2: "10.0.0.9"} if where[0] != 2 else {}) for where, part in said.items()}
     nodes, _ = described(a_map(0), 0, said)
     (note,) = trust_notes(nodes, said)
-    assert note.startswith(
-        "somebody else, at 10.0.0.9, says that it is node 2, too, and node 1 refuses it: every node has an id of its own"
-    )
+    assert note.startswith("a second process at 10.0.0.9 uses the id of node 2, and node 1 rejects it: node ids must be unique")
 
 
 def test_a_node_that_is_replaced_waits_for_its_heir():
@@ -122,7 +120,7 @@ def test_a_node_that_is_replaced_waits_for_its_heir():
     said = {(node, 0): told(*(replica(group, "leader" if node == 1 else "follower") for group in (0, 1))) for node in (1, 3)}
     nodes, groups = described(now, 1, said)
     found = list(problems(now, nodes, groups))
-    assert "node 2 waits for node 4, which takes over from it: start that one, on an empty disk" in found
+    assert "node 2 waits for its replacement: start node 4 on an empty disk" in found
     assert not any("no other node has room" in problem for problem in found)
 
 
@@ -170,7 +168,7 @@ def test_what_is_wrong_is_named():
         "node 2 does not answer",
         "no leader: group 1",
         f"node 3 is more than {LAG_ENTRIES} entries behind: group 0",
-        "under-replicated, as node 2 is away: groups 0, 1",
+        "under-replicated, as node 2 is down: groups 0, 1",
     ]
 
 
@@ -233,10 +231,10 @@ def test_a_node_that_some_do_not_hear_is_a_problem_though_who_is_asked_hears_it(
     now = a_map(0)
     assert not list(problems(now, *described(now, 0, said)))
     said[2, 0] = msgspec.structs.replace(said[2, 0], unheard=[3])
-    assert list(problems(now, *described(now, 0, said))) == ["node 3 is there, and not heard by node 2: look at the network between them"]
+    assert list(problems(now, *described(now, 0, said))) == ["node 3 is up, but not connected to node 2: check the network between them"]
     del said[3, 0]
     assert "node 3 does not answer" in list(problems(now, *described(now, 0, said)))
-    assert not any("not heard" in problem for problem in problems(now, *described(now, 0, said))), "then that is all"
+    assert not any("not connected" in problem for problem in problems(now, *described(now, 0, said))), "then that is all"
 
 
 @pytest.mark.parametrize(
@@ -287,9 +285,7 @@ def test_two_replicas_in_one_zone_are_a_problem_only_where_another_node_could_ha
     now = in_zones("a", "a", "b", "c", voters=(1, 2, 3))
     said = {(node, 0): told(*(replica(group, "leader" if group + 1 == node else "follower") for group in (0, 1))) for node in (1, 2, 3, 4)}
     nodes, groups = described(now, 1, said)
-    assert list(problems(now, nodes, groups)) == [
-        "zones are not apart, and are being put apart: more replicas than necessary in one zone: groups 0, 1"
-    ]
+    assert list(problems(now, nodes, groups)) == ["more replicas than necessary in one zone, being moved: groups 0, 1"]
     nodes[4]["there"] = False
     assert not any("zone" in problem for problem in problems(now, nodes, groups))
     assert list(zones.notes(now)) == ["zone a has most replicas of 2 of 2 groups: they have no majority if the zone fails"]
@@ -309,7 +305,7 @@ def test_what_a_node_without_its_data_waits_for_is_a_problem():
     said |= {(node, 0): told(blank(0), blank(1, 3), blank(2)) for node in (2,)}
     nodes, groups = described(a_map(2), 2, said)
     found = [problem for problem in problems(a_map(2), nodes, groups) if problem.startswith("node 2")]
-    assert found[1:] == ["node 2 has no voice yet, as it began with an empty disk and still learns: group 0"], (
+    assert found[1:] == ["node 2 has no vote yet, as it started with an empty disk and is catching up: group 0"], (
         "nobody may lose another disk now"
     )
     assert "group 0" not in found[0]

@@ -53,7 +53,7 @@ def test_a_number_that_was_removed_begins_no_folder(tmp_path: Path) -> None:
     with cluster_peer(tmp_path / "peer", port, cluster=ID, history=7, removed=12):
         learned = asyncio.run(learn(config))
     assert learned.removed_by == 2
-    with pytest.raises(ConfigError, match=r"number 1 was removed from the cluster, says node 2, .*under a new number"):
+    with pytest.raises(ConfigError, match=r"number 1 was removed from the cluster, as node 2 reports, .*under a new number"):
         birth_of(config, learned)
     assert not list((tmp_path / "data").iterdir())
 

@@ -14,10 +14,10 @@ from polynya.stream.placement import ClusterMap, NodeRecord
     ("node", "leaders", "there", "said"),
     [
         (2, {0: 1, 1: 1}, {1, 3}, None),
-        (2, {0: 1, 1: 0}, {1, 3}, "no leader is known of 1 of 2 groups"),
+        (2, {0: 1, 1: 0}, {1, 3}, "no known leader for 1 of 2 groups"),
         (2, {0: 1, 1: 1}, {3}, None),  # it will elect another by itself
         (4, {0: 1, 1: 1}, {1, 3}, None),
-        (4, {0: 1, 1: 3}, {3}, "no leader is known of 1 of 2 groups"),  # a read replica remembers the last leader for ever
+        (4, {0: 1, 1: 3}, {3}, "no known leader for 1 of 2 groups"),  # a read replica remembers the last leader for ever
     ],
 )
 def test_a_node_knows_whether_its_groups_are_led(node: int, leaders: dict[int, int], there: set[int], said: str | None):

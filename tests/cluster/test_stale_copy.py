@@ -1,4 +1,4 @@
-"""A core's folder that is an older copy of itself: it ends, says so at each start, and what others say of themselves is kept."""
+"""A core's folder that is a stale copy: it ends, says so at each start, and what others say of themselves is kept."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def test_by_the_word_of_a_node_that_remembers_more_it_ends_and_does_not_start_ag
     refuse_older(world.folder)
     world.transport.on_older(Hello(4, 4, "c", 1, 4, 3, 1, 2, "life", lacks="its journal ends too early"))
     (fault,) = world.ends
-    assert isinstance(fault, CorruptData) and "is an older copy of itself" in str(fault)
-    assert "node 3 remembers what is not there (its journal ends too early)" in str(fault)
-    with pytest.raises(CorruptData, match="node 3 remembers what is not there"):
+    assert isinstance(fault, CorruptData) and "is a stale copy" in str(fault)
+    assert "node 3 recorded a later position (its journal ends too early)" in str(fault)
+    with pytest.raises(CorruptData, match="node 3 recorded a later position"):
         refuse_older(world.folder)
     (world.folder / MARK).unlink()
     refuse_older(world.folder)
@@ -66,7 +66,7 @@ def test_a_disk_that_takes_no_file_takes_it_later(tmp_path: Path, caplog: pytest
     hidden = world.folder.rename(tmp_path / "hidden")
     for _ in range(2):
         asyncio.run(world.older.keep())
-    assert [each.message for each in caplog.records] == ["what other nodes say of their journals cannot be kept: it is tried again"]
+    assert [each.message for each in caplog.records] == ["cannot store the journal positions of other nodes; retrying"]
     hidden.rename(world.folder)
     asyncio.run(world.older.keep())
     assert (world.folder / FILE).exists()

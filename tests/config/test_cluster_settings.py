@@ -95,7 +95,7 @@ def test_a_table_that_is_wrong_is_named(tmp_path, line, said):
         ({"cluster_node": "3"}, "cluster.node (--cluster-node): 3 is not in cluster.nodes"),
         ({"cluster_nodes": TWO.replace("2=127", "1=127")}, "two nodes have the id 1"),
         ({"cluster_nodes": TWO.replace("5012", "5002")}, "two nodes have the peer 127.0.0.1:5002"),
-        ({"cluster_nodes": TWO.replace("5012", "5000")}, "the peer port of node 2, 127.0.0.1:5000, is where clients reach node 1"),
+        ({"cluster_nodes": TWO.replace("5012", "5000")}, "the peer port of node 2, 127.0.0.1:5000, is also the http address of node 1"),
         ({"cluster_nodes": TWO.replace("http://127.0.0.1:5010", "ftp://x")}, "expected the URL that clients reach it at"),
         ({"cluster_nodes": TWO.replace("http://127.0.0.1:5010", "http://h:99999")}, "expected the URL that clients reach it at"),
         ({"cluster_nodes": TWO.replace("http://127.0.0.1:5010", 'http://h"x:1')}, "expected the URL that clients reach it at"),
@@ -104,7 +104,7 @@ def test_a_table_that_is_wrong_is_named(tmp_path, line, said):
         ({"cluster_listen": "0.0.0.0:5002"}, "the peer port on 0.0.0.0 is reachable from other machines"),
         ({"cold_backend": "local"}, "share one object store"),
         ({"cold_backend": "memory"}, "share one object store"),
-        ({"cluster_replicas": "4"}, "4: an odd number of at most five"),
+        ({"cluster_replicas": "4"}, "4: expected 1, 3 or 5"),
         ({"cluster_nodes": "1=127.0.0.1:5002=http://127.0.0.1:5000", "cluster_join": "true"}, "name nodes of the cluster to be joined"),
         ({"cluster_nodes": TWO + "=a b"}, "a zone's name has letters, digits"),
         ({"cluster_nodes": TWO + "=a=leader"}, "'leader': a node's role is reader (a read replica) or voter"),
@@ -131,7 +131,7 @@ def test_a_data_folder_stays_with_its_cluster_and_its_node(tmp_path):
     for flags, said in (
         ({"cluster_node": "2"}, "that of node 1; this is node 2"),
         ({"cluster_id": "f" * 32}, f"belongs to the cluster {ID}"),
-        ({"cluster_id": "-", "cluster_node": "-", "cluster_nodes": "-"}, f"node 1 of the cluster {ID}, and is worth nothing alone"),
+        ({"cluster_id": "-", "cluster_node": "-", "cluster_nodes": "-"}, f"node 1 of the cluster {ID}, and cannot be used standalone"),
     ):
         with pytest.raises(ConfigError, match=said):
             birth_of(loaded(tmp_path, **flags).config)
@@ -207,5 +207,5 @@ def test_the_first_map_is_the_same_whoever_makes_it(tmp_path):
 def test_the_data_of_a_node_by_itself_does_not_join_a_cluster(tmp_path):
     (tmp_path / "data").mkdir()
     birth_of(loaded(tmp_path, cluster_id="-", cluster_node="-", cluster_nodes="-").config)
-    with pytest.raises(ConfigError, match="written by a node by itself"):
+    with pytest.raises(ConfigError, match="written by a standalone node"):
         birth_of(loaded(tmp_path).config)

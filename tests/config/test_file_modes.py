@@ -99,7 +99,9 @@ def test_a_refused_chmod_is_a_warning(tmp_path: Path, monkeypatch: pytest.Monkey
         tighten_once(config_of(tmp_path), CLUSTER)
     assert readable(data) == ["core-0/1.journal"]
     (record,) = caplog.records
-    assert "cannot be changed" in record.message and record.__dict__["files"] == 1 and "1.journal" in record.__dict__["first"]
+    assert (
+        "cannot remove other users' rights" in record.message and record.__dict__["files"] == 1 and "1.journal" in record.__dict__["first"]
+    )
     assert tighten([data / "core-0" / "1.journal"], deep=False) == [(str(data / "core-0" / "1.journal"), "Operation not permitted")]
 
 

@@ -428,7 +428,7 @@ def test_what_is_unsafe_by_choice_is_said(world: World) -> None:
 
 def test_without_a_token_the_start_says_how_to_make_one(world: World) -> None:
     world.start("--cores", "1", "--auth-required")
-    assert f"NOTE nobody has a token yet: polynya token create admin --allow all,admin --data {world.data}" in world.log
+    assert f"NOTE no valid token exists: run polynya token create admin --allow all,admin --data {world.data}" in world.log
     assert world.ask("GET", "/v1/streams").status == 401
     assert world.ask("GET", "/readyz").status == 200
     assert world.stop() == 0

@@ -179,7 +179,7 @@ def test_a_store_that_comes_back_as_another_s_ends_the_node(world: World, tmp_pa
     objects.mkdir()
     (objects / "polynya-root.json").write_text(json.dumps({**marker, "cluster_id": "f" * 32}))
     assert node.process.wait(60) == 77
-    assert "belongs to another cluster" in world.log and "the object store cannot be this node's" in world.log
+    assert "belongs to another cluster" in world.log and "the object store does not belong to this node" in world.log
     files = [path.relative_to(objects).parts[0] for path in objects.rglob("*") if path.is_file()]
     assert [first for first in files if not first.startswith(".")] == ["polynya-root.json"], "nothing was put there"
     shutil.rmtree(objects)

@@ -39,8 +39,8 @@ def test_an_older_copy_of_a_node_s_folder_is_kept_out_and_named(tmp_path: Path) 
             shutil.copytree(copy / f"core-{core}", cluster.node(3) / f"core-{core}")
         cluster.start(3)
         log = cluster.node(3) / "node.log"
-        wait_until(lambda: "is an older copy of itself" in log.read_text(), what="node 3 to hear what it is")
-        wait_until(lambda: "its data is damaged, or older than it was" in log.read_text(), what="node 3 to end")
+        wait_until(lambda: "is a stale copy" in log.read_text(), what="node 3 to hear what it is")
+        wait_until(lambda: "its data is damaged, or a stale copy" in log.read_text(), what="node 3 to end")
         append(one, 2)
         agreed(
             cluster,
@@ -49,7 +49,7 @@ def test_an_older_copy_of_a_node_s_folder_is_kept_out_and_named(tmp_path: Path) 
             lambda view: any("node 3 came back with an older copy of its data" in note for note in view["notes"]),
         )
         again = polynya("serve", "--config", str(cluster.node(3) / "polynya.toml"))
-        assert again.code == 65 and "is an older copy of itself" in again.err
+        assert again.code == 65 and "is a stale copy" in again.err
         for core in (0, 1):
             (cluster.node(3) / f"core-{core}").rename(tmp_path / f"core-{core}")
         cluster.start(3)

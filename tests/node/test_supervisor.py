@@ -209,7 +209,7 @@ def test_a_core_that_keeps_dying_stops_the_node(tmp_path):
         assert gone(node.lives(0))
 
 
-@pytest.mark.parametrize(("code", "word"), [(65, "damaged"), (74, "the disk failed"), (78, "settings cannot work")])
+@pytest.mark.parametrize(("code", "word"), [(65, "damaged"), (74, "the disk failed"), (78, "settings are unusable")])
 def test_a_core_that_cannot_be_helped_stops_the_node_at_once(tmp_path, code, word):
     with running(tmp_path, orders=f"0:exit{code}") as node:
         assert node.wait() == code

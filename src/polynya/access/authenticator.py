@@ -193,7 +193,7 @@ class Access:
         try:
             found = self._tokens.load()
         except ConfigError as error:
-            log.error("the tokens could not be read again: those known before stay valid", extra={"error": str(error)})
+            log.error("cannot reload the token file; the known tokens stay valid", extra={"error": str(error)})
             return
         self._stamp = stamp
         records = {record.id: record for record in found.tokens}

@@ -111,7 +111,7 @@ def parse_scope(text: str) -> Grant:
         verbs = verbs - {"all"} | (VERBS.keys() - _WITHOUT_PREFIX)
     unknown = sorted(verbs - VERBS.keys())
     if unknown or not verbs:
-        what = f"'{unknown[0]}' is no verb" if unknown else f"'{text}' names no verb"
+        what = f"'{unknown[0]}' is not a verb" if unknown else f"'{text}' names no verb"
         raise BadScope(f"{what}: a scope is VERB[,VERB][:PREFIX] with {', '.join(VERBS)} or all, such as read,append:orders/")
     if prefix and verbs & _WITHOUT_PREFIX:
         raise BadScope(f"{' and '.join(sorted(verbs & _WITHOUT_PREFIX))} cannot be limited to a prefix: give it in a scope of its own")
@@ -120,7 +120,7 @@ def parse_scope(text: str) -> Grant:
     try:
         return Grant(verbs, canonical_prefix(prefix))
     except BadName as bad:
-        raise BadScope(f"'{prefix}' is no prefix of stream names: {bad}") from None
+        raise BadScope(f"'{prefix}' is not a prefix of stream names: {bad}") from None
 
 
 def parse_scopes(texts: Iterable[str]) -> tuple[Grant, ...]:

@@ -84,7 +84,7 @@ class Issuer:
             data = await self._fetch() if "://" in self._source else _read(self._source)
             self._keys = _keys_of(data)
         except Exception as fault:  # noqa: BLE001 (an unreachable or faulty issuer must not take the node down)
-            log.warning("the issuer's keys could not be read", extra={"source": self._source, "error": f"{type(fault).__name__}: {fault}"})
+            log.warning("cannot read the issuer's keys", extra={"source": self._source, "error": f"{type(fault).__name__}: {fault}"})
             return False
         return True
 
@@ -168,7 +168,7 @@ def _keys_of(data: bytes) -> dict[tuple[str | None, str], Any]:
     rows = [(row, found) for row in msgspec.json.decode(data, type=dict[str, Any])["keys"] if (found := _algorithms_of(row))]
     nameless = sum(row.get("kid") is None for row, _ in rows) if len(rows) > 1 else 0
     if nameless:
-        log.warning("keys of the issuer's set have no kid and are ignored, as nothing tells them apart", extra={"keys": nameless})
+        log.warning("ignoring keys without a kid, as the issuer's set has several keys", extra={"keys": nameless})
     for row, algorithms in rows:
         if nameless and row.get("kid") is None:
             continue

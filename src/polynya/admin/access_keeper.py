@@ -145,7 +145,7 @@ def check_access(config: Config) -> str | None:
     if not (config.needs_token or config.admin_listen):
         return None
     if open_access(config, TokenFile(config.data)).is_empty:
-        return f"nobody has a token yet: polynya token create admin --allow all,admin --data {config.data}"
+        return f"no valid token exists: run polynya token create admin --allow all,admin --data {config.data}"
     return None
 
 

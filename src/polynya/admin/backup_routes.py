@@ -132,7 +132,7 @@ class Backups:
         if machine is None:
             raise NotLeader(0)
         if len(self._held) >= CAPTURES_MAX:
-            raise Unavailable("other backups are being taken: try again in a minute")
+            raise Unavailable("other backups are in progress; retry in a minute")
         token = token_hex(8)
         held = self._held[token] = _Held(number)  # reserves the slot
         self._keep(token)
@@ -157,7 +157,7 @@ class Backups:
         question = PartRequest(group, request.query.get("token", ""), offset)
         part: CapturedPart = await self._service.at_home(group, PART, question, self._part)
         if part.data is None:
-            raise Failure("NOT_FOUND", "this capture is not held any more: capture the group again")
+            raise Failure("NOT_FOUND", "this capture has expired: capture the group again")
         return Response(200, part.data, _BYTES)
 
     async def _part(self, question: PartRequest) -> CapturedPart:
@@ -208,7 +208,7 @@ class Backups:
             key = check_key(request.query.get("key", ""))
             data = await self._store.get_range(key, offset, min(length, READ_BYTES_MAX))
         except NotFound:
-            raise Failure("NOT_FOUND", "there is no such object") from None
+            raise Failure("NOT_FOUND", "the object does not exist") from None
         except StoreUnavailable as fault:
             raise Unavailable(f"the object store cannot be read: {fault}") from None
         except ValueError as fault:
@@ -219,5 +219,5 @@ class Backups:
 def _number(request: Request, name: str) -> int:
     text = request.query.get(name, "")
     if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise Failure("INVALID_REQUEST", f"{name} is a number")
+        raise Failure("INVALID_REQUEST", f"{name}: expected a number")
     return int(text)

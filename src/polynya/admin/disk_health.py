@@ -38,8 +38,8 @@ class DataDisk:
 
     def _cost(self) -> str:
         if self._others_lead:
-            return "others lead what this node led" if self._pace.full else "when it is full others lead what this node leads"
-        return "appends get 507" if self._pace.full else "when it is full appends get 507"
+            return "other nodes took over its leaderships" if self._pace.full else "when it is full, other nodes take over its leaderships"
+        return "appends get 507" if self._pace.full else "when it is full, appends get 507"
 
 
 def little_room(folder: Path, *, full: bool = False) -> str:
@@ -47,7 +47,7 @@ def little_room(folder: Path, *, full: bool = False) -> str:
     found = os.statvfs(folder)
     free = found.f_bavail * found.f_frsize
     if found.f_files and found.f_favail < LOW_FILES:  # 0 total inodes: the file system has no fixed number
-        return f"{found.f_favail} more files fit into the file system of {folder} (its inodes are used up): remove some"
+        return f"{found.f_favail} inodes are left in the file system of {folder}: remove files"
     if free >= LOW_BYTES:
         return ""
     segment = f"the journal takes {JOURNAL_SEGMENT_BYTES // MIB} at a time"

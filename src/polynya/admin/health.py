@@ -102,7 +102,7 @@ class Health:
         """Report whether this core's loop runs; a restart helps if not."""
         late = self.heart.late()
         if late > STALL_SECONDS:
-            return HealthResponse(503, TEXT, f"the loop of core {self._start.core} stood still for {late:.0f} s\n".encode())
+            return HealthResponse(503, TEXT, f"the event loop of core {self._start.core} was blocked for {late:.0f} s\n".encode())
         return HealthResponse(200, TEXT, b"ok\n")
 
     async def readyz(self, *, verbose: bool) -> HealthResponse:
@@ -170,7 +170,7 @@ class Health:
 
     def _own_findings(self) -> list[Finding]:
         late = self.heart.late()
-        loop = None if late < STALL_SECONDS else f"stood still for {late:.0f} s"
+        loop = None if late < STALL_SECONDS else f"blocked for {late:.0f} s"
         core = self._start.core
         return [Finding(core, "loop", loop), *(Finding(core, name, check(), fatal) for name, check, fatal in self._checks)]
 

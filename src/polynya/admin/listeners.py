@@ -189,9 +189,7 @@ class Listeners:
         url = f"http://{spelled(self._start.admin_host, self._start.admin_port)}"
 
         async def elsewhere(request: Request) -> Response:
-            raise Failure(
-                "ADMIN_PORT_ONLY", f"without access control this is done on the admin port alone: {url}, on the node's own machine"
-            )
+            raise Failure("ADMIN_PORT_ONLY", f"without access control only the admin port accepts this: {url}, on the node's own machine")
 
         async def cluster_acts(request: Request) -> Response:
             return await (elsewhere if _cluster_act(request) else cluster.handle)(request)

@@ -35,7 +35,7 @@ class SqlWorker:
 
     async def ask(self, sql: str, rows: int, tables: list[dict[str, Any]]) -> dict[str, Any]:
         if not self._config.sql.enabled:
-            raise Failure("NO_SQL", "questions are switched off on this server (sql.enabled)")
+            raise Failure("NO_SQL", "SQL queries are disabled on this server (sql.enabled)")
         if self._running >= SQL_QUESTIONS_PER_CORE_MAX:
             raise Failure("QUESTIONS_BUSY")
         self.asked += 1
@@ -97,11 +97,11 @@ class SqlWorker:
         except (msgspec.DecodeError, KeyError, AttributeError):
             if code < 0:  # killed by a signal, maybe mid-write: timeout or out of memory
                 raise _too_long(self._config.sql.timeout) from None
-            raise RuntimeError(f"a question ended with {code}: {err.decode(errors='replace')}") from None
+            raise RuntimeError(f"the SQL process exited with {code}: {err.decode(errors='replace')}") from None
         if kind == "refused":
             raise Failure(told["code"], told["message"])
         return told
 
 
 def _too_long(seconds: float) -> Failure:
-    return Failure("QUESTION_TOO_LARGE", f"the question took more than the {seconds:g} s or the memory that it may; ask for less")
+    return Failure("QUESTION_TOO_LARGE", f"the query exceeded its limit of {seconds:g} s or of memory; reduce it")

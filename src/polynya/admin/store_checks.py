@@ -170,7 +170,7 @@ class StoreChecks:
         if groups[0] not in self._service.local.led:
             raise NotLeader(self._service.leader_of(groups[0]))
         if self._tier is None:
-            raise Unavailable("the node that leads the group has no object store: cold.backend is none")
+            raise Unavailable("the leader of the group has no object store: cold.backend is none")
         return self._tier
 
     def _read(self, body: bytes, shape: Any) -> Any:
@@ -185,4 +185,4 @@ def _why(voters: dict[int, bool]) -> str:
     away = [str(node) for node, is_there in voters.items() if not is_there]
     if not away:
         return "no leader yet"
-    return f"no leader; of nodes {', '.join(map(str, voters))} the one that was asked does not hear {', '.join(away)}"
+    return f"no leader; of nodes {', '.join(map(str, voters))} the one asked is not connected to {', '.join(away)}"

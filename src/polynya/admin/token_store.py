@@ -92,7 +92,7 @@ class SharedTokens:
                     continue
             await asyncio.to_thread(self._file.take, after, now_ms)  # effective on this node at once
             return made
-        raise Unavailable("others change the tokens at the same time; retry")
+        raise Unavailable("concurrent changes to the tokens; retry")
 
     async def _known(self) -> tuple[dict[str, bytes], int]:
         meta = await self._service.meta(shared_tokens.SCOPE)
@@ -126,4 +126,4 @@ class TokenCopy:
             self._seen = (version, self._file.stamp())
         except (PolynyaError, ConfigError) as fault:  # no leader, or a damaged file: the known tokens stay valid
             self._again = time.monotonic() + AGAIN_SECONDS
-            log.warning("tokens are shared with the other nodes later", extra={"error": str(fault)})
+            log.warning("cannot share tokens with the other nodes; retrying", extra={"error": str(fault)})

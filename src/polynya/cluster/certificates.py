@@ -30,7 +30,7 @@ def make_authority(folder: Path) -> None:
     from cryptography.hazmat.primitives.asymmetric import ec
 
     if (folder / "ca.key").exists() or (folder / "ca.crt").exists():
-        raise FileExistsError(f"{folder} holds an authority already")
+        raise FileExistsError(f"{folder} already has a certificate authority; choose another folder")
     private = ec.generate_private_key(ec.SECP256R1())
     name = _named("polynya cluster")
     builder = _builder(name, name, private, AUTHORITY_DAYS)
@@ -85,7 +85,7 @@ def peer_tls_of(cluster: ClusterConfig, *, dates: bool = False) -> PeerTls | Non
     except OSError as error:
         raise ConfigError(_unusable(cluster, error)) from None
     if node_name(cluster.node) not in names:
-        shown = ", ".join(names) or "nobody"
+        shown = ", ".join(names) or "no host"
         raise ConfigError(f"cluster.cert: {cluster.cert} is for {shown}; the certificate of this node is for {node_name(cluster.node)}")
     refused = rehearse(made, node_name(cluster.node))
     if isinstance(refused, ssl.SSLCertVerificationError):
@@ -95,7 +95,7 @@ def peer_tls_of(cluster: ClusterConfig, *, dates: bool = False) -> PeerTls | Non
             )
     elif refused is not None:
         raise ConfigError(
-            f"cluster.cert: TLS 1.3 has no use for the key of {cluster.cert}; take an ECDSA key on P-256, Ed25519 or RSA"
+            f"cluster.cert: TLS 1.3 does not support the key type of {cluster.cert}; use ECDSA P-256, Ed25519 or RSA"
         ) from refused
     return made
 
@@ -146,7 +146,7 @@ def date_trouble(until: dt.datetime, now: dt.datetime) -> str | None:
     if until - now > WARN_BEFORE:
         return None
     said = "expired, and the other nodes refuse it, since" if until <= now else "expires on"
-    return f"cluster.cert: the certificate of this node {said} {until:%Y-%m-%d}; put a new one in its place, and send SIGHUP"
+    return f"cluster.cert: the certificate of this node {said} {until:%Y-%m-%d}; replace the file and send SIGHUP"
 
 
 def _names_in(cert: Path) -> list[str]:
@@ -166,7 +166,7 @@ def _authority(folder: Path) -> tuple[Certificate, EllipticCurvePrivateKey]:
 
     signer = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
-        raise ValueError(f"{folder / 'ca.key'} is none that this command makes")
+        raise ValueError(f"{folder / 'ca.key'} is not an EC key of 'polynya cluster ca'")
     return x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes()), signer
 
 

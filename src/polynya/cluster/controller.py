@@ -82,7 +82,7 @@ class Controller:
                 pause = WAIT_SECONDS
                 if str(fault) != self._trouble:
                     self._trouble = str(fault)
-                    log.info("placement is looked at again soon", extra={"error": str(fault)})
+                    log.info("placement round failed; retrying", extra={"error": str(fault)})
             try:
                 async with asyncio.timeout(pause):
                     await self._news.wait()
@@ -125,7 +125,7 @@ class Controller:
         here = {node for node, _ in told}
         if all(part.maps >= KNOWS_MAPS for part in told.values()) and here >= set(self._start.birth.nodes) and self._start.birth.nodes:
             await self._propose(birth_command(self._start.birth, self._start.config.cluster))
-            log.info("the cluster has its first map", extra={"nodes": len(self._start.birth.nodes)})
+            log.info("the first cluster map is committed", extra={"nodes": len(self._start.birth.nodes)})
         return WAIT_SECONDS
 
     async def _let_in(self, now: ClusterMap) -> bool:
@@ -135,7 +135,7 @@ class Controller:
         known = coming and self._view.works_at() >= level_of(ReaderAdd)
         for node in coming if known else ():
             await self._propose(ReaderAdd(NodeRecord(node.id, node.peer, node.http, node.zone)))
-            log.info("a read replica belongs to the cluster", extra={"read_replica": node.id})
+            log.info("a read replica was added to the cluster", extra={"read_replica": node.id})
         return bool(coming)
 
     async def _announce(self) -> float:
@@ -153,26 +153,26 @@ class Controller:
         self.steps += 1
         match step:
             case SetVoters(group, goal, first, epoch):
-                log.info("a group is placed anew", extra={"of_group": group, "voters": _listed(goal), "first": first})
+                log.info("the placement of a group changes", extra={"of_group": group, "voters": _listed(goal), "first": first})
                 await self._propose(PlaceGroup(group, goal, first, epoch))
             case ConfirmVoters(group, voters, epoch):
-                log.info("a group has arrived", extra={"of_group": group, "voters": _listed(voters)})
+                log.info("a group reached its placement", extra={"of_group": group, "voters": _listed(voters)})
                 await self._propose(GroupPlaced(group, voters, epoch))
             case ChangeVoters(group, _, configuration):
                 refused(step, await self._steering.change(group, configuration))
             case TransferLeadership(group, _, to):
                 refused(step, await self._steering.transfer(group, to))
             case RemoveNode(node) if self._maps.now.nodes[node].state == NodeState.LEAVING:  # an operator may have withdrawn the removal
-                log.info("a node has nothing any more, and is removed", extra={"removed": node})
+                log.info("removing an emptied node", extra={"removed": node})
                 await self._propose(NodeSet(node, NodeState.REMOVED))
             case MarkBalanced():
-                log.info("replicas and leads are balanced")
+                log.info("replicas and leaderships are balanced")
                 await self._propose(SetBalancing(False))
 
     async def _propose(self, command: Command) -> None:
         reply = await self._service.call(META_GROUP, command)
         if reply.code >= Code.NOT_FOUND and reply.code != Code.NOT_YET:
-            log.warning("the map does not take a step", extra={"step": type(command).__name__, "reason": str(reply.detail)})
+            log.warning("the meta group rejected a placement step", extra={"step": type(command).__name__, "reason": str(reply.detail)})
 
 
 def refused(step: ChangeVoters | TransferLeadership, refusal: ProposalRefused | None) -> None:

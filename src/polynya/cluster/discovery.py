@@ -106,7 +106,7 @@ def begun_anew(folder: Path, birth: NodeIdentity) -> bool:
     """Delete the cores' data of a provisional folder and return True. Return False if one of its logs has an entry.
     Raise CorruptData."""
     if not all(_is_blank(folder / f"core-{core}", journal_id_of(birth.cluster_id, core), birth.groups) for core in range(birth.cores)):
-        log.error("the cluster goes on in another history, and this folder has data of an earlier one: begin on an empty folder")
+        log.error("the data in this folder is of an earlier history than the cluster: start this node on an empty folder")
         return False
     for core in folder.glob("core-*"):
         shutil.rmtree(core)

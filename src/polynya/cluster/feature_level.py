@@ -53,4 +53,4 @@ class FeatureLevels:
     def _answered(self, number: int, reply: Reply | BaseException) -> None:
         level = self._asked.pop(number)
         if isinstance(reply, Reply) and not reply.code:
-            log.info("a group works at a new level", extra={"of_group": number, "works_at": level})
+            log.info("a group was raised to a new feature level", extra={"of_group": number, "works_at": level})

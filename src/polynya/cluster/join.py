@@ -201,23 +201,21 @@ class ClusterMember:
             made = peer_tls_of(self._start.config.cluster, dates=True)
         except ConfigError as error:
             self._refused = str(error)
-            log.error("the new certificate for other nodes cannot be used: the old one is kept", extra={"error": str(error)})
+            log.error("cannot use the new node certificate; keeping the old one", extra={"error": str(error)})
             return
         if made is None or self._tls is None:
             return
         self._tls.server, self._tls.client = made.server, made.client
         self._refused = ""
         self._expires = self._look_at_certificate()
-        log.info(
-            "took the certificate for other nodes", extra={"file": self._start.config.cluster.cert, "until": f"{self._expires:%Y-%m-%d}"}
-        )
+        log.info("loaded the node certificate", extra={"file": self._start.config.cluster.cert, "until": f"{self._expires:%Y-%m-%d}"})
 
     def certificate_trouble(self) -> str | None:
         """Return a warning for health: the certificate expires, or the files are unusable. None if neither."""
         found = None if self._expires is None else date_trouble(self._expires, dt.datetime.now(dt.UTC))
         if not self._refused:
             return found
-        kept = f"at SIGHUP the old certificate was kept, which a restart would not: {self._refused}"
+        kept = f"SIGHUP kept the old certificate, but a restart would fail: {self._refused}"
         return f"{kept}; {found}" if found else kept
 
     def _look_at_certificate(self) -> dt.datetime | None:
@@ -265,4 +263,4 @@ def leaderless(groups: Iterable[int], leader_of: Callable[[int], int], whereabou
     reads = own in now.nodes and now.nodes[own].reader
     belong = [number for number in groups if own in now.replicas_of(number)]  # the others are being dropped
     without = [number for number in belong if not (leader := leader_of(number)) or (reads and not whereabouts.is_there(leader))]
-    return f"no leader is known of {len(without)} of {len(belong)} groups" if without else None
+    return f"no known leader for {len(without)} of {len(belong)} groups" if without else None

@@ -71,7 +71,7 @@ class ClusterMapCache:
 
     async def ask_another(self) -> None:
         """Send the map to nodes behind it, then fetch a newer one from the next node in turn. Core 0 only.
-        A node that was down while members changed rejects the new ones. If one of them leads the meta group, no log entries arrive here.
+        A node that was down while members changed rejects the new ones. If one of them is the meta group leader, no log entries arrive here.
         Every map holds committed state only, so any node may answer."""
         self._behind.intersection_update(self.now.members)
         for node in sorted(self._behind):
@@ -87,7 +87,7 @@ class ClusterMapCache:
         except (PolynyaError, TimeoutError):
             return  # the next call asks the next node
         except UNREADABLE as error:
-            log.warning("the map of another node makes no sense", extra={"node": self._asked, "reason": str(error)})
+            log.warning("cannot decode the cluster map of another node", extra={"node": self._asked, "reason": str(error)})
             return
         self.take(found)
 

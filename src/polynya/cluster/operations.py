@@ -39,7 +39,7 @@ class ClusterOperations:
         """Add a node, or one that replaces another."""
         now, seen = await self._see()
         if node.replaces and node.reader:
-            raise ClusterRefused("INVALID_REQUEST", "a read replica takes over from no other node")
+            raise ClusterRefused("INVALID_REQUEST", "a read replica cannot replace another node")
         if node.replaces:
             refuse(refusals.replacing(now, seen, node.replaces, node.id, node.peer))
             old = now.nodes.get(node.id, now.nodes[node.replaces])  # a repeated request: the replacement's own record
@@ -52,7 +52,7 @@ class ClusterOperations:
         except ValueError as error:
             raise ClusterRefused("INVALID_REQUEST", str(error)) from None
         if number > NODE_NUMBER_MAX:
-            raise ClusterRefused("CLUSTER_REFUSED", f"all numbers up to {NODE_NUMBER_MAX} have been given")
+            raise ClusterRefused("CLUSTER_REFUSED", f"all node numbers up to {NODE_NUMBER_MAX} have been used")
         record = NodeRecord(parsed.id, parsed.peer, parsed.http, parsed.zone, replaces=node.replaces, reader=node.reader)
         command = ReaderAdd(record) if node.reader else NodeAdd(record, node.rebalance and not node.replaces)
         epoch = await self._write(command)
@@ -134,14 +134,14 @@ class ClusterOperations:
         else:
             why = "" if refusal is None else refusal.name.lower().replace("_", " ")
         if why and not begun:
-            refuse(f"group {group} does not hand over: {why}")
-        return f"group {group} is not handed over yet: {why}" if why else ""
+            refuse(f"group {group} cannot transfer its leadership: {why}")
+        return f"the leadership of group {group} is not transferred yet: {why}" if why else ""
 
     async def _see(self) -> tuple[ClusterMap, ClusterObservation]:
         now = self._maps.now
         if not now.epoch:
             raise ClusterRefused(
-                "CLUSTER_UNREADY", "the cluster has no map yet: its first is written once all nodes have met, each of a release with maps"
+                "CLUSTER_UNREADY", "the cluster has no map yet: it is written once all nodes are connected and run a release with maps"
             )
         return now, observed(await self._view.gather())
 
@@ -166,11 +166,11 @@ class ClusterOperations:
         voters, up = self._maps.now.groups[META_GROUP].voters, observed(await self._view.gather()).up
         away = [node for node in voters if node not in up]
         why = (
-            f"of its nodes {_listed(voters)} too many do not answer: {_listed(away)}"
+            f"it has no quorum of its nodes {_listed(voters)}; down: {_listed(away)}"
             if 2 * len(away) >= len(voters)
-            else "it is electing one"
+            else "an election is in progress"
         )
-        return f"group {META_GROUP}, which keeps who belongs to the cluster and where everything is, has no leader now: {why}; nothing was changed"
+        return f"group {META_GROUP}, which holds the cluster map, has no leader: {why}; nothing was changed"
 
 
 class NoCluster:
@@ -211,9 +211,7 @@ def refuse(reason: str) -> None:
 
 
 def _alone() -> ClusterRefused:
-    return ClusterRefused(
-        "CLUSTER_REFUSED", "this is a node by itself, in no cluster; a cluster is started on new folders, and streams are copied into it"
-    )
+    return ClusterRefused("CLUSTER_REFUSED", "this is a standalone node; start a cluster on empty folders and copy the streams into it")
 
 
 def _listed(nodes: Iterable[int]) -> str:

@@ -67,7 +67,7 @@ class PlacementReconciler:
                     done = await self._drop(group) and done
             except PolynyaError as fault:
                 done = False
-                log.info("a replica cannot come or go yet", extra={"group": group, "reason": str(fault)})
+                log.info("cannot create or drop a replica yet; retrying", extra={"group": group, "reason": str(fault)})
         return done
 
     async def _make(self, group: int) -> bool:
@@ -76,7 +76,7 @@ class PlacementReconciler:
             self.missing.add(group)  # a new replica would forget the votes and acknowledgements that others rely on
             return True
         await self._residence.make(group)
-        log.info("a replica is made", extra={"group": group})
+        log.info("created a replica", extra={"group": group})
         return True
 
     async def _drop(self, group: int) -> bool:
@@ -86,5 +86,5 @@ class PlacementReconciler:
         if not status.settled or self._core.node in status.configuration.members:
             return False
         await self._residence.drop(group, told_ms=told_ms)
-        log.info("a replica has left", extra={"group": group})
+        log.info("dropped a replica", extra={"group": group})
         return True

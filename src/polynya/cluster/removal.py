@@ -34,7 +34,7 @@ class Removal:
         record = now.nodes.get(self._start.birth.node)
         if record is None or record.state != NodeState.REMOVED or self._start.core:
             return
-        log.warning("this node was removed from the cluster: it stops, and its data folder can be deleted")
+        log.warning("this node was removed from the cluster: stopping; its data folder can be deleted")
         self._mark()
         self._stop(self._start.supervisor_pid, signal.SIGTERM)
 
@@ -42,7 +42,7 @@ class Removal:
         """Exit because node `by` rejects this one: its map of `epoch` has this node as removed."""
         if epoch <= self._maps.now.epoch:  # the own map is as new and has this node as a member
             return
-        log.error("this node was removed from the cluster while it was away: it ends", extra={"told_by": by, "map_epoch": epoch})
+        log.error("this node was removed from the cluster while it was down: exiting", extra={"told_by": by, "map_epoch": epoch})
         self._mark()
         self._end(EXIT_REMOVED)  # no member relies on this node: no leadership transfer is needed
 

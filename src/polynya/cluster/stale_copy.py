@@ -45,13 +45,13 @@ class StaleCopyGuard:
     def told(self, hello: Hello) -> None:
         """Mark the folder as stale and stop: a peer recorded a later position of this journal."""
         text = (
-            f"{self._folder} is an older copy of itself, or has lost its end: node {hello.node} remembers what is not there ({hello.lacks}). "
-            "What it promised since is forgotten, so it takes no part any more"
+            f"{self._folder} is a stale copy, or its journal lost its end: node {hello.node} recorded a later position ({hello.lacks}). "
+            "Its later votes and acknowledgements are lost, so this core stops"
         )
         try:
             write_whole(self._folder / MARK, text.encode())
         except OSError as error:  # peers reject the next start too
-            log.warning("what this folder is cannot be noted in it", extra={"error": str(error)})
+            log.warning("cannot mark this folder as a stale copy", extra={"error": str(error)})
         self._end(CorruptData(text))
 
     async def run(self) -> None:
@@ -73,7 +73,7 @@ class StaleCopyGuard:
         except OSError as error:
             self._recollection.dirty = True
             if not self._troubled:
-                log.warning("what other nodes say of their journals cannot be kept: it is tried again", extra={"error": str(error)})
+                log.warning("cannot store the journal positions of other nodes; retrying", extra={"error": str(error)})
             self._troubled = True
 
     def _kept(self) -> list[JournalReport]:

@@ -111,9 +111,11 @@ class ClusterView:
         shown["level"] = min(part.works_at for part in told.values())
         shown |= {"epoch": now.epoch, "replicas": now.replicas, "balancing": now.balancing}
         found = (
-            list(problems(now, nodes, groups)) if nodes else [f"node {birth.node} has not heard of its cluster yet: has it been let in?"]
+            list(problems(now, nodes, groups))
+            if nodes
+            else [f"node {birth.node} has no cluster map yet: check that it was added ('polynya cluster add')"]
         )
-        found += [f"node {number} is to be a read replica, and is not let in yet" for number in birth.readers if number not in now.nodes]
+        found += [f"read replica {number} is not added to the cluster yet" for number in birth.readers if number not in now.nodes]
         notes = [
             *zones.notes(now),
             *reader_notes(now, nodes, birth.groups),
@@ -125,7 +127,7 @@ class ClusterView:
         return {**shown, "nodes": list(nodes.values()), "groups": groups, "problems": found, "notes": notes}
 
     async def health(self) -> dict[str, Any]:
-        """Answer `GET /v1/cluster/health`: problems, notes and the number of nodes. Unauthenticated, so the answer is cached."""
+        """Answer `GET /v1/cluster/health`: problems, notes and the number of nodes. Anyone may request it, so the answer is cached."""
         loop = asyncio.get_running_loop()
         if self._asking is None or (self._asking.done() and loop.time() - self._asked > HEALTH_SECONDS):
             self._asking, self._asked = loop.create_task(self.look()), loop.time()
@@ -273,14 +275,14 @@ def problems(now: ClusterMap, nodes: dict[int, dict[str, Any]], groups: list[dic
             group for group in node["forgotten"] if group not in leaderless and group in now.groups and number in now.groups[group].voters
         ]
         if learning:
-            yield f"node {number} has no voice yet, as it began with an empty disk and still learns: {_groups(learning)}"
+            yield f"node {number} has no vote yet, as it started with an empty disk and is catching up: {_groups(learning)}"
     for number, node in nodes.items():
         behind = [group["group"] for group in groups if node["there"] and group["behind"].get(str(number), 0) > LAG_ENTRIES]
         if behind and not now.nodes[number].reader:
             yield f"node {number} is more than {LAG_ENTRIES} entries behind: {_groups(behind)}"
     for number, node in nodes.items():
         if unheard := [each for each in node["unheard_by"] if not (now.nodes[each].reader or now.nodes[number].reader)]:
-            yield f"node {number} is there, and not heard by {_named(unheard)}: look at the network between them"
+            yield f"node {number} is up, but not connected to {_named(unheard)}: check the network between them"
         if node["lost"]:
             yield f"node {number} has lost its data of {_groups(node['lost'])}: polynya cluster replace-disk {number}"
     short = [group for group, placement in now.groups.items() if len(placement.voters) < min(now.wanted(group), now.replicas)]
@@ -288,11 +290,11 @@ def problems(now: ClusterMap, nodes: dict[int, dict[str, Any]], groups: list[dic
         yield f"fewer than {now.replicas} replicas: {_groups(short)}"
     lacking = [group for group, placement in now.groups.items() if set(placement.voters) & set(away)]
     if lacking:
-        yield f"under-replicated, as {_nodes(away)} away: {_groups(lacking)}"
+        yield f"under-replicated, as {_nodes(away)} down: {_groups(lacking)}"
     able = [number for number in now.active if nodes[number]["there"]]
     crowded = zones.crowded(now, able, today=True)
     if crowded:
-        yield f"zones are not apart, and are being put apart: more replicas than necessary in one zone: {_groups(crowded)}"
+        yield f"more replicas than necessary in one zone, being moved: {_groups(crowded)}"
     for number, record in now.nodes.items():
         if record.state in (NodeState.EMPTYING, NodeState.LEAVING):
             stuck = [
@@ -300,7 +302,7 @@ def problems(now: ClusterMap, nodes: dict[int, dict[str, Any]], groups: list[dic
             ]
             heir = next((each.id for each in now.nodes.values() if each.replaces == number and each.state == NodeState.ACTIVE), 0)
             if stuck and heir and not nodes[heir]["there"]:
-                yield f"node {number} waits for node {heir}, which takes over from it: start that one, on an empty disk"
+                yield f"node {number} waits for its replacement: start node {heir} on an empty disk"
             elif stuck:
                 yield f"node {number} cannot be emptied: no other node has room for {_groups(stuck)}"
 
@@ -312,7 +314,7 @@ def reader_notes(now: ClusterMap, nodes: dict[int, dict[str, Any]], groups: int)
         if not node["there"]:
             yield f"read replica {number} does not answer"
         elif node["unheard_by"]:
-            yield f"read replica {number} is there, and not heard by {_named(node['unheard_by'])}: look at the network between them"
+            yield f"read replica {number} is up, but not connected to {_named(node['unheard_by'])}: check the network between them"
         elif node["replicas"] <= groups:
             yield f"read replica {number} has {node['replicas']} of {groups + 1} groups so far"
         elif node["behind_entries"] > LAG_ENTRIES:
@@ -339,7 +341,7 @@ def clock_notes(told: ByCore) -> Iterable[str]:
         return
     middle = statistics.median(ahead.values())
     wrong = {node: round(seconds - middle) for node, seconds in sorted(ahead.items()) if abs(seconds - middle) > CLOCK_SECONDS}
-    what = "expiry, certificates and the object store go by them: look at NTP there"
+    what = "expiry, certificates and the object store depend on it: check NTP"
     if len(ahead) == 2 or not wrong:  # no majority shows which one is right
         yield f"the clocks of nodes {first} and {last} are {ahead[last] - ahead[first]:.0f} s apart; {what}"
         return
@@ -359,9 +361,9 @@ def trust_notes(nodes: dict[int, dict[str, Any]], told: ByCore) -> Iterable[str]
         yield from {f"node {number}: {part.certificate}": None for (where, _), part in told.items() if where == number and part.certificate}
     for (where, _), part in sorted(told.items()):
         for number, place in part.twins.items():
-            twins.setdefault(number, f"somebody else, at {place}, says that it is node {number}, too, and node {where} refuses it")
+            twins.setdefault(number, f"a second process at {place} uses the id of node {number}, and node {where} rejects it")
     for _, said in sorted(twins.items()):
-        yield f"{said}: every node has an id of its own; look at cluster.node in its settings"
+        yield f"{said}: node ids must be unique; check cluster.node in its settings"
     for number, node in nodes.items():
         found = {(where, part.refusals[number]): None for (where, _), part in sorted(told.items()) if number in part.refusals}
         for where, reason in list(found)[:TRUST_SHOWN] if not node["there"] else ():

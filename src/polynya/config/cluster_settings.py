@@ -162,7 +162,7 @@ def cluster_problems(cluster: ClusterConfig, origins: Mapping[str, str]) -> Iter
     if cluster.nodes and cluster.node and not cluster.lists_itself:
         yield f"cluster.node ({origins['cluster.node']}): {cluster.node} is not in cluster.nodes"
     if cluster.replicas not in REPLICAS:
-        yield f"cluster.replicas ({origins['cluster.replicas']}): {cluster.replicas}: an odd number of at most five; 3 bears the loss of one node, 5 of two"
+        yield f"cluster.replicas ({origins['cluster.replicas']}): {cluster.replicas}: expected 1, 3 or 5; 3 tolerates the loss of one node, 5 of two"
     if cluster.join and cluster.lists_itself and not cluster.others:
         yield f"cluster.join ({origins['cluster.join']}): cluster.nodes has to name nodes of the cluster to be joined beside this one"
     if any((cluster.ca, cluster.cert, cluster.key)) and not all((cluster.ca, cluster.cert, cluster.key)):
@@ -179,7 +179,7 @@ def _node_problems(cluster: ClusterConfig, where: str) -> Iterable[str]:
     doors = {urlsplit(node.http).netloc: node.id for node in cluster.nodes}
     for node in cluster.nodes:
         if node.peer in doors:
-            yield f"{where}: the peer port of node {node.id}, {node.peer}, is where clients reach node {doors[node.peer]} (its http): they are two ports"
+            yield f"{where}: the peer port of node {node.id}, {node.peer}, is also the http address of node {doors[node.peer]}; use two ports"
     if not cluster.voting:
         yield f"{where}: all of them are read replicas; a cluster needs nodes that vote"
     if len(cluster.nodes) > NODES_MAX:

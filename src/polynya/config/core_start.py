@@ -29,12 +29,12 @@ EXIT_CONFIG = 78  # unusable settings: no such bucket, a store without condition
 FATAL = {
     EXIT_CORRUPT: "its data is damaged; see the lines above for the place, and restore that file from a copy",
     EXIT_STORAGE: "the disk failed to write or to sync; check it (dmesg, free space), then start again: acknowledged data is safe",
-    EXIT_ROOT: "the object store cannot be this node's; see the lines above",
-    EXIT_CONFIG: "the settings cannot work; see the lines above",
+    EXIT_ROOT: "the object store does not belong to this node; see the lines above",
+    EXIT_CONFIG: "the settings are unusable; see the lines above",
 }
 OTHERS_HAVE_IT = (
-    "its data is damaged, or older than it was; see the lines above. The other nodes have what was acknowledged: move the data folder away and start "
-    "this node again while all others are up (docs/runbooks.md). An older copy must not be put in its place: it would not know what it has forgotten"
+    "its data is damaged, or a stale copy; see the lines above. The other nodes hold all acknowledged data: move the data folder away and start "
+    "this node again while all others are up (docs/runbooks.md). Do not restore an older copy: it lacks later votes and acknowledgements"
 )
 _PR_SET_PDEATHSIG = 1
 
@@ -74,7 +74,7 @@ def read_start() -> CoreStart:
     while not line.endswith(b"\n"):
         piece = os.read(0, 1)  # bytewise: the pipe stays open after the line, and its end is a signal
         if not piece:
-            raise SystemExit("the supervisor went away before it said what to do")
+            raise SystemExit("the supervisor exited before it sent the start record")
         line += piece
     start = msgspec.json.decode(line, type=CoreStart)
     die_with_parent(start.supervisor_pid)
@@ -102,7 +102,7 @@ def die_with_parent(parent_pid: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
-        raise SystemExit("the supervisor is gone")
+        raise SystemExit("the supervisor has exited")
 
 
 def main(arguments: list[str]) -> None:

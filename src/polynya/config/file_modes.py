@@ -40,7 +40,7 @@ def tighten_once(config: Config, cluster_id: str) -> None:
             _warn(tighten([folder] if folder == data else _own(folder, cluster_id)))
             write_whole(data / PRIVATE, msgspec.json.encode(sorted({*_done(data), str(folder)})))
     except OSError as error:
-        log.warning("the rights on older files could not be looked at: the next start does", extra={"error": str(error)})
+        log.warning("cannot check the rights on older files; the next start retries", extra={"error": str(error)})
 
 
 def _own(root: Path, cluster_id: str) -> list[Path]:
@@ -63,5 +63,5 @@ def _warn(refused: list[tuple[str, str]]) -> None:
     if refused:
         named = ", ".join(f"{path} ({reason})" for path, reason in refused[:NAMED_MAX])
         log.warning(
-            "other users may be able to read files here: their rights cannot be changed", extra={"files": len(refused), "first": named}
+            "cannot remove other users' rights on files: they may be able to read them", extra={"files": len(refused), "first": named}
         )

@@ -396,21 +396,21 @@ def _access_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str
     if bool(tls.cert) != bool(tls.key):
         yield "tls.cert and tls.key go together; one of them is not set"
     if tls.self and tls.cert:
-        yield "tls.self makes a certificate of its own: leave it out, or tls.cert and tls.key"
+        yield "tls.self generates a certificate: remove it, or tls.cert and tls.key"
     jwt = (auth.jwt_issuer, auth.jwt_audience, auth.jwt_keys)
     if any(jwt) and not all(jwt):
         yield "auth.jwt_issuer, auth.jwt_audience and auth.jwt_keys go together; one of them is not set"
     if auth.jwt_keys.startswith("http://") and not _is_local_url(auth.jwt_keys):
-        yield f"auth.jwt_keys ({origins['auth.jwt_keys']}): keys that arrive unencrypted can be anybody's; use https://"
+        yield f"auth.jwt_keys ({origins['auth.jwt_keys']}): unencrypted keys can be forged; use https://"
     for host in config.hosts:
         if host != "*" and not _HOST.fullmatch(host):
             yield (
-                f"allowed_hosts ({origins['allowed_hosts']}): {host!r} is no host name; expected one such as polynya.internal, in ASCII (xn--…) and "
+                f"allowed_hosts ({origins['allowed_hosts']}): {host!r} is not a host name; expected one such as polynya.internal, in ASCII (xn--…) and "
                 "without a port"
             )
     for origin in config.origins:
         if origin not in ("*", "local") and not _ORIGIN.fullmatch(origin):
-            yield f"cors_origins ({origins['cors_origins']}): {origin!r} is no origin; one looks like https://app.example.com, without a path"
+            yield f"cors_origins ({origins['cors_origins']}): {origin!r} is not an origin; expected one such as https://app.example.com, without a path"
 
 
 def _cluster_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
@@ -422,8 +422,8 @@ def _cluster_problems(config: Config, origins: Mapping[str, str]) -> Iterable[st
     try:
         if not (is_loopback(host) or cluster.ca or cluster.unsafe_no_tls):
             yield (
-                f"cluster.nodes ({origins['cluster.nodes']}): the peer port on {host} is reachable from other machines, and nodes do not prove "
-                "who they are; set cluster.ca, cluster.cert and cluster.key ('polynya cluster ca' makes some for a trial), or add "
+                f"cluster.nodes ({origins['cluster.nodes']}): the peer port on {host} is reachable from other machines, and nodes do not "
+                "authenticate each other; set cluster.ca, cluster.cert and cluster.key ('polynya cluster ca' makes some for a trial), or add "
                 "--cluster-unsafe-no-tls"
             )
     except ValueError as error:
@@ -455,7 +455,7 @@ def _cross_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]
         yield f"cold.backend ({origins['cold.backend']}): s3 needs a bucket; set cold.s3_bucket or POLYNYA_COLD_S3_BUCKET"
     if cold.shared and not config.has_own_objects:
         yield (
-            f"cold.shared ({origins['cold.shared']}): only a folder outside the data folder can be shared, which nobody else may enter; set "
+            f"cold.shared ({origins['cold.shared']}): only a folder outside the data folder can be shared, as other users cannot enter that; set "
             "cold.backend = local and cold.root to one outside, or leave cold.shared out"
         )
     if bool(cold.s3_access_key_id) != bool(cold.s3_secret_access_key):

@@ -75,8 +75,8 @@ def birth_of(config: Config, learned: DiscoveredCluster | None = None) -> NodeId
 def removed_text(config: Config) -> str:
     """Return the message for the start of a removed node."""
     return (
-        f"data: node {config.cluster.node} was removed from the cluster, and the data in {config.data} is of no use any more; to have this "
-        "machine back in it, name an empty folder, and add it under a new number ('polynya cluster add')"
+        f"data: node {config.cluster.node} was removed from the cluster, and the data in {config.data} is obsolete; to add this "
+        "machine again, use an empty folder and a new number ('polynya cluster add')"
     )
 
 
@@ -88,7 +88,7 @@ def journal_id_of(cluster_id: str, core: int) -> int:
 def _bear(path: Path, config: Config, learned: DiscoveredCluster) -> NodeIdentity:
     if learned.removed_by:
         raise ConfigError(
-            f"cluster.node: number {config.cluster.node} was removed from the cluster, says node {learned.removed_by}, and is never given again; "
+            f"cluster.node: number {config.cluster.node} was removed from the cluster, as node {learned.removed_by} reports, and is never reused; "
             "add this machine under a new number ('polynya cluster add')"
         )
     strangers = strangers_in(path.parent)
@@ -158,12 +158,12 @@ def _check_cluster(birth: NodeIdentity, config: Config, path: Path) -> None:
     cluster = config.cluster
     if not cluster.is_on and birth.node:
         raise ConfigError(
-            f"cluster: the data in {path.parent} is that of node {birth.node} of the cluster {birth.cluster_id}, and is worth nothing alone; "
+            f"cluster: the data in {path.parent} is that of node {birth.node} of the cluster {birth.cluster_id}, and cannot be used standalone; "
             "start it with the settings of that cluster"
         )
     if cluster.is_on and not birth.node:
         raise ConfigError(
-            f"cluster: the data in {path.parent} was written by a node by itself, and the other nodes know nothing of it; start the cluster on "
+            f"cluster: the data in {path.parent} was written by a standalone node and is unknown to the other nodes; start the cluster on "
             "new folders and copy the streams ('polynya import')"
         )
     if cluster.is_on and birth.cluster_id != cluster.id:

@@ -139,14 +139,14 @@ SETTINGS = (
         "listen",
         parse_text,
         "127.0.0.1:4437",
-        "Address and port of HTTP and health. Port 0 takes a free one. The admin port is the next one (a free one for port 0).",
+        "Address and port of HTTP and health. Port 0 selects a free port. The admin port is the next one (a free one for port 0).",
     ),
     Setting("data", parse_text, "./polynya-data", "The folder of the journal, the snapshots and the embedded object store."),
     Setting(
         "cores",
         parse_count,
         None,
-        "Processes that share the port. Default: half of the CPUs, at least 1, when the data folder is born; then as before. At most as many as groups.",
+        "Processes that share the port. Default: half of the CPUs, at least 1, fixed when the data folder is created. At most one per group.",
         low=1,
         high=GROUPS_MAX,
     ),
@@ -154,7 +154,7 @@ SETTINGS = (
         "groups",
         parse_count,
         None,
-        "Groups that streams are hashed to. Default: 16; fixed when the data folder is born.",
+        "Groups that streams are hashed to. Default: 16; fixed when the data folder is created.",
         low=1,
         high=GROUPS_MAX,
     ),
@@ -162,7 +162,7 @@ SETTINGS = (
         "scheduling",
         parse_text,
         "batch",
-        "How Linux shares CPUs with the cores: 'batch' does not interrupt their turns, which saves a tenth; 'normal' is answered sooner where other "
+        "The Linux scheduling policy of the cores: 'batch' avoids preemption, which saves a tenth of the CPU; 'normal' has lower latency where other "
         "programs keep all CPUs busy.",
         ("batch", "normal"),
     ),
@@ -170,7 +170,7 @@ SETTINGS = (
         "long_poll_timeout",
         parse_seconds,
         LONG_POLL_SECONDS_DEFAULT,
-        "How long a long-poll read waits for new data before it answers without any.",
+        "How long a long-poll read waits for new data before an empty response.",
         low=0.01,
         high=3600,
     ),
@@ -178,219 +178,220 @@ SETTINGS = (
         "unsafe_no_auth",
         parse_switch,
         False,
-        "Allow a `listen` address beyond loopback without access control or without TLS; `/readyz?verbose` then says so.",
+        "Allow a `listen` address beyond loopback without access control or without TLS; `/readyz?verbose` then shows a warning.",
     ),
     Setting(
         "admin_listen",
         parse_text,
         "",
-        "Open the admin port at this address and port too, for holders of a token with `admin`. Default: on loopback alone, without tokens.",
+        "Open the admin port at this address and port too, for holders of a token with `admin`. Default: loopback only, without tokens.",
     ),
     Setting(
         "allowed_hosts",
         parse_text,
         "",
-        "Host names that a node without access control answers to, with commas between them; `*` is any. Without this: IP addresses, `localhost`, "
-        "`*.localhost`, the host of `listen` and the hosts of the cluster's nodes. Other requests get 421, so that no web page reaches the node by a "
-        "name of its own (DNS rebinding).",
+        "Host names that a node without access control accepts, separated by commas; `*` accepts any. Default: IP addresses, `localhost`, "
+        "`*.localhost`, the host of `listen` and the hosts of the cluster's nodes. Other requests get 421, which protects "
+        "against DNS rebinding.",
     ),
     Setting(
         "cors_origins",
         parse_text,
         "local",
-        "Origins of pages that may read and write in a browser, with commas between them. `local` is every origin on this machine (loopback) or on a "
+        "Origins of web pages that may read and write, separated by commas. `local` is every origin on this machine (loopback) or on a "
         "host of the cluster or of `allowed_hosts`; `*` is any, `none` is none.",
     ),
     Setting(
-        "tls.cert", parse_text, "", "A file with the certificate and those between it and its root (PEM). It is read again when it changes."
+        "tls.cert", parse_text, "", "A file with the certificate and its intermediate certificates (PEM). It is reloaded when it changes."
     ),
-    Setting("tls.key", parse_text, "", "The file of its private key (PEM), without a passphrase."),
+    Setting("tls.key", parse_text, "", "A file with its private key (PEM), without a passphrase."),
     Setting(
         "tls.self",
         parse_switch,
         False,
-        "Speak TLS with a self-signed certificate, made in the data folder; its fingerprint is printed. For development.",
+        "Serve TLS with a self-signed certificate in the data folder; its fingerprint is printed. For development.",
     ),
     Setting(
         "auth.required",
         parse_switch,
         None,
-        "Whether requests need a token. Default: when `listen` reaches beyond loopback, unless `unsafe_no_auth`.",
+        "Require a token for requests. Default: when `listen` reaches beyond loopback, unless `unsafe_no_auth`.",
     ),
-    Setting("auth.jwt_issuer", parse_text, "", "Take JWTs with this `iss` as tokens."),
-    Setting("auth.jwt_audience", parse_text, "", "What their `aud` must hold."),
-    Setting("auth.jwt_keys", parse_text, "", "The issuer's key set (JWKS): a file, or a URL that is asked every five minutes."),
-    Setting("auth.jwt_claim", parse_text, "scope", "The claim that holds their scopes."),
+    Setting("auth.jwt_issuer", parse_text, "", "Accept JWTs with this `iss` as tokens."),
+    Setting("auth.jwt_audience", parse_text, "", "The required `aud` of the JWTs."),
+    Setting("auth.jwt_keys", parse_text, "", "The issuer's key set (JWKS): a file, or a URL that is fetched every five minutes."),
+    Setting("auth.jwt_claim", parse_text, "scope", "The claim of the JWTs that holds their scopes."),
     Setting(
         "auth.jwt_lifetime_max",
         parse_seconds,
         86_400.0,
-        "How long a JWT may live, `exp - iat`; without `iat`, how long it may still live. One that lives longer is refused.",
+        "The maximum lifetime of a JWT, `exp - iat`; without `iat`, its remaining lifetime. Longer ones are rejected.",
         low=1,
     ),
     Setting(
         "auth.requests_per_second",
         parse_count,
         0,
-        "Requests in a second that a token may make which has no limit of its own; 0 is no limit.",
+        "Requests per second of a token without its own limit; 0 is unlimited.",
     ),
-    Setting("auth.bytes_per_second", parse_size, 0, "Likewise bytes of bodies, of requests and answers together."),
-    Setting("auth.streams", parse_count, 0, "Likewise streams that may exist under a token's prefixes, when it creates one."),
-    Setting("auth.connections", parse_count, 0, "Likewise open connections."),
+    Setting("auth.bytes_per_second", parse_size, 0, "Bytes per second of request and response bodies together, likewise."),
+    Setting("auth.streams", parse_count, 0, "Streams that may exist under a token's prefixes when it creates one, likewise."),
+    Setting("auth.connections", parse_count, 0, "Open connections, likewise."),
     Setting(
         "cluster.id",
         parse_cluster_id,
         "",
-        "What tells this cluster from others: 32 hexadecimal digits, the same on every node, fixed when a data folder is born.",
+        "The id of the cluster: 32 hexadecimal digits, the same on every node, fixed when a data folder is created.",
     ),
     Setting(
         "cluster.node",
         parse_count,
         0,
-        "Which of `cluster.nodes` this is; fixed when the data folder is born. 0 is a node by itself.",
+        "The id of this node in `cluster.nodes`; fixed when the data folder is created. 0 is a standalone node.",
         high=NODE_MAX,
     ),
     Setting(
         "cluster.nodes",
         parse_nodes,
         (),
-        "The nodes that the cluster is born with, this one too: in TOML `[[cluster.nodes]]` with `id` (a number), `peer` (HOST:PORT, for the "
-        'other nodes), `http` (the URL for clients), where there are several `zone`, and `role = "reader"` where it is a read replica; elsewhere '
-        "`ID=PEER=HTTP`, `ID=PEER=HTTP=ZONE` or `ID=PEER=HTTP=ZONE=reader` with commas between. The same on every node. Later it says where to look "
-        "for the others first: who belongs, the cluster itself knows.",
+        "The initial nodes of the cluster, with this one: in TOML `[[cluster.nodes]]` with `id` (a number), `peer` (HOST:PORT, for the "
+        'other nodes), `http` (the URL for clients), an optional `zone`, and `role = "reader"` for a read replica; elsewhere '
+        "`ID=PEER=HTTP`, `ID=PEER=HTTP=ZONE` or `ID=PEER=HTTP=ZONE=reader` separated by commas. The same on every node. Later, a node uses the list "
+        "only to find the others: the cluster map holds the members.",
     ),
     Setting(
         "cluster.replicas",
         parse_count,
         3,
-        "How many nodes have a replica of each group: 1, 3 or 5. Decided when the cluster is born; `polynya cluster rebalance --replicas` "
+        "The number of replicas of each group: 1, 3 or 5. Fixed when the cluster is created; `polynya cluster rebalance --replicas` "
         "changes it.",
     ),
     Setting(
         "cluster.history",
         parse_count,
         1,
-        "A node that begins without data in a cluster that was restored learns the cluster's history from the other nodes, or from the "
-        "object store. This is the least that it begins with, for where it can ask none of them: "
-        "what `polynya restore` printed. A node that has data keeps its own.",
+        "The minimum history of a node without data in a restored cluster: the number that `polynya restore` printed. It is needed where "
+        "the node reaches neither the other nodes nor the object store, from which it otherwise reads the history. "
+        "A node with data keeps its own.",
     ),
     Setting(
         "cluster.join",
         parse_switch,
         False,
-        "This node is new to a cluster that is there (`polynya cluster add` tells the cluster, and prints what to set here). Counts on an "
-        "empty data folder alone.",
+        "Join this node to an existing cluster (`polynya cluster add` registers it and prints the settings). Applies only to an "
+        "empty data folder.",
     ),
     Setting(
         "cluster.replace_after",
         parse_seconds,
         0.0,
-        "A node that has been away for so long is given up: what it had is made anew on others, where there is room. 0 is never: that is then "
-        "decided by `polynya cluster remove`. The same on every node.",
+        "Replace the replicas of a node that is down for this long, on nodes with room. 0 disables this: an operator "
+        "decides with `polynya cluster remove`. The same on every node.",
         low=0,
     ),
     Setting(
         "cluster.leads_follow_writers",
         parse_switch,
         True,
-        "A group whose appends nearly all come by one node is led by that node, for as long as they do. Else, and when this is off, leads stay "
-        "spread evenly over the nodes.",
+        "Move the leadership of a group to the node through which nearly all its appends arrive. Otherwise, and when this is off, leaderships stay "
+        "evenly spread over the nodes.",
     ),
-    Setting("cluster.listen", parse_place, "", "Where this node's peer port listens. Default: its `peer` in `cluster.nodes`."),
+    Setting("cluster.listen", parse_place, "", "The address of this node's peer port. Default: its `peer` in `cluster.nodes`."),
     Setting(
         "cluster.ca",
         parse_text,
         "",
-        "A file with the certificate of the cluster's authority (PEM); nodes prove to each other that it knows them.",
+        "A file with the certificate of the cluster's authority (PEM); nodes authenticate each other with certificates signed by it.",
     ),
     Setting("cluster.cert", parse_text, "", "A file with this node's certificate, for the name `node-ID.polynya.internal` (PEM)."),
-    Setting("cluster.key", parse_text, "", "The file of its private key (PEM), without a passphrase."),
+    Setting("cluster.key", parse_text, "", "A file with its private key (PEM), without a passphrase."),
     Setting(
         "cluster.unsafe_no_tls",
         parse_switch,
         False,
-        "Allow a peer port beyond loopback without certificates: then whoever reaches it may read and write everything.",
+        "Allow a peer port beyond loopback without certificates: any host that reaches it may then read and write everything.",
     ),
-    Setting("log.level", parse_text, "info", "The least severe log lines that are written.", ("debug", "info", "warning", "error")),
-    Setting("log.format", parse_text, "logfmt", "The shape of log lines on stderr.", ("logfmt", "json")),
+    Setting("log.level", parse_text, "info", "The minimum severity of log lines.", ("debug", "info", "warning", "error")),
+    Setting("log.format", parse_text, "logfmt", "The format of log lines on stderr.", ("logfmt", "json")),
     Setting(
         "lake.interval",
         parse_seconds,
         0.0,
-        "How often the node brings all tables up to date by running `polynya lake run` as a child; 0 is never.",
+        "The interval at which the node updates all tables with `polynya lake run` as a child process; 0 disables it.",
         low=0,
     ),
-    Setting("lake.master", parse_text, "local[*]", "The Spark master of that child."),
+    Setting("lake.master", parse_text, "local[*]", "The Spark master of that process."),
     Setting(
         "sql.enabled",
         parse_switch,
         True,
-        "Whether the server answers questions to tables (`POST /v1/sql`, the console). It needs what `polynya[lake]` installs.",
+        "Answer SQL queries on tables (`POST /v1/sql`, the console). Requires the packages of `polynya[lake]`.",
     ),
-    Setting("sql.timeout", parse_seconds, 30.0, "How long one question may take.", low=0.1, high=600),
-    Setting("sql.memory", parse_size, 512 * MIB, "How much memory DuckDB may take for one question.", low=64 * MIB),
+    Setting("sql.timeout", parse_seconds, 30.0, "The timeout of one query.", low=0.1, high=600),
+    Setting("sql.memory", parse_size, 512 * MIB, "The memory limit of DuckDB for one query.", low=64 * MIB),
     Setting(
         "cold.backend",
         parse_text,
         "local",
-        "Where packs and tables live: the embedded store on the local disk, S3, memory (for tests: lost on exit), or nowhere.",
+        "The object store for packs and tables: the embedded store on the local disk, S3, memory (for tests: lost on exit), or none.",
         ("local", "s3", "memory", "none"),
     ),
     Setting(
         "cold.root",
         parse_text,
         "",
-        "Everything is written under this: a key prefix in the bucket, or for `local` a folder (default: `objects` in the data folder).",
+        "The root of all objects: a key prefix in the bucket, or for `local` a folder (default: `objects` in the data folder).",
     ),
     Setting(
         "cold.shared",
         parse_switch,
         False,
-        "Let other users read a `cold.root` outside the data folder: it keeps its mode, and what is written there has the same rights. "
+        "Let other users read a `cold.root` outside the data folder: it keeps its mode, and new files get the same rights. "
         "Otherwise only the node's user may read the objects.",
     ),
     Setting("cold.s3_bucket", parse_text, "", "The bucket; required for `s3`."),
     Setting("cold.s3_region", parse_text, "", "Default: the standard AWS chain (`AWS_REGION`, profile), else `us-east-1`."),
     Setting("cold.s3_endpoint", parse_text, "", "The URL of an S3-compatible store; default: AWS."),
     Setting("cold.s3_access_key_id", parse_text, "", "Default: the standard AWS credential chain."),
-    Setting("cold.s3_secret_access_key", parse_text, "", "Goes with the access key id.", secret=True),
+    Setting("cold.s3_secret_access_key", parse_text, "", "The secret of the access key id.", secret=True),
     Setting("cold.s3_session_token", parse_text, "", "For temporary credentials.", secret=True),
     Setting(
         "cold.flush_interval_ms",
         parse_millis,
         FLUSH_INTERVAL_MS,
-        "How often a core looks whether it has to flush; 0 flushes only on demand.",
+        "The interval at which a core checks for a flush; 0 flushes only on demand.",
     ),
-    Setting("cold.flush_bytes", parse_size, FLUSH_BYTES, "The size that a flush aims at.", low=1),
+    Setting("cold.flush_bytes", parse_size, FLUSH_BYTES, "The target size of a flush.", low=1),
     Setting(
         "cold.flush_min_hot_bytes",
         parse_size,
         None,
-        "A core flushes from this many hot bytes on. Default: `cold.flush_bytes`.",
+        "The hot bytes of a core that trigger a flush. Default: `cold.flush_bytes`.",
         low=1,
     ),
-    Setting("cold.flush_max_bytes", parse_size, None, "Payload of one pack at most. Default: `cold.flush_bytes`.", low=1),
-    Setting("cold.flush_max_age_ms", parse_millis, FLUSH_MAX_AGE_MS, "Bytes older than this are flushed however few they are.", low=1),
-    Setting("cold.flush_max_concurrency", parse_count, FLUSH_MAX_CONCURRENCY, "Packs of one core on their way at once.", low=1, high=64),
+    Setting("cold.flush_max_bytes", parse_size, None, "The maximum payload of one pack. Default: `cold.flush_bytes`.", low=1),
+    Setting(
+        "cold.flush_max_age_ms", parse_millis, FLUSH_MAX_AGE_MS, "The age at which hot bytes are flushed, whatever their number.", low=1
+    ),
+    Setting("cold.flush_max_concurrency", parse_count, FLUSH_MAX_CONCURRENCY, "Packs that one core uploads concurrently.", low=1, high=64),
     Setting(
         "cold.delete_grace_ms",
         parse_millis,
         DELETE_GRACE_MS,
-        "Objects that nobody needs any more stay in the store for so long, for readers that are at them.",
+        "Delay before an unreferenced object is deleted, for readers in progress.",
     ),
     Setting(
         "cold.evict_after_ms",
         parse_millis,
         EVICT_AFTER_MS,
-        "The state of a stream that was not written to for so long leaves the memory for the object store, and comes back with the next write. "
-        "0 is never.",
+        "Idle time after which the state of a stream moves from memory to the object store, until the next write. 0 disables it.",
     ),
     Setting(
         "cold.max_hot_bytes_per_group",
         parse_size,
         HOT_BYTES_PER_GROUP,
-        "Hot bytes of a group from which on appends are refused (503 with `Retry-After`) until a flush has made room; 0 is no "
-        "bound of its own. What alone is larger is refused for good (413 `OVER_HOT_BOUND`): below 32 MiB this is the largest append.",
+        "Hot bytes of a group above which appends are rejected (503 with `Retry-After`) until a flush frees memory; 0 sets no "
+        "limit. A single append above the limit is always rejected (413 `OVER_HOT_BOUND`), so a limit below 32 MiB is the largest append.",
     ),
 )
 BY_KEY = {setting.key: setting for setting in SETTINGS}

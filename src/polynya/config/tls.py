@@ -77,9 +77,9 @@ class Tls:
             _load(self._files)  # a trial: a failed load into the live context would leave it without a usable pair
             self.context.load_cert_chain(self._files.cert, self._files.key)
         except (OSError, ssl.SSLError) as error:
-            log.error("the new certificate cannot be used: the old one is kept", extra={"file": self._files.cert, "error": str(error)})
+            log.error("cannot use the new certificate; keeping the old one", extra={"file": self._files.cert, "error": str(error)})
             return False
-        log.info("took a new certificate", extra={"file": self._files.cert})
+        log.info("loaded a new certificate", extra={"file": self._files.cert})
         return True
 
 

@@ -114,7 +114,7 @@ export function isText(contentType) {
   return contentType.toLowerCase().startsWith("text/");
 }
 
-/** Return a page of a JSON stream from a record on: {records, next, upToDate}; a record is {number, byte, bytes}. `place` is offset or from_time. */
+/** Return a page of a JSON stream from `place` (offset or from_time): {records, next, upToDate}, with records {number, byte, bytes}. */
 export async function jsonPage(name, place, bytesMax, signal) {
   const answer = await ask(streamUrl(name, { ...place, max_bytes: bytesMax }), { headers: { Accept: "application/x-ndjson" }, signal });
   const body = new Uint8Array(await answer.arrayBuffer());
