@@ -72,7 +72,7 @@ def test_a_newcomer_that_knows_more_is_let_in_and_tells_it(tmp_path: Path) -> No
 def test_a_stranger_that_knows_no_more_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture, new: int) -> None:
     async def story() -> None:
         async with world(tmp_path, old=7, new=new) as (_, five, known, _):
-            said = "node 5 does not belong to the cluster, as far as is known here"
+            said = "node 5 is not a known member of the cluster"
             await until(lambda: any(said in str(getattr(each, "reason", "")) for each in caplog.records))
             assert not five.raft.is_there(3) and known.now.epoch == 7
 

@@ -46,7 +46,7 @@ def test_an_older_copy_of_a_node_s_folder_is_kept_out_and_named(tmp_path: Path) 
             cluster,
             1,
             "why it is away",
-            lambda view: any("node 3 came back with an older copy of its data" in note for note in view["notes"]),
+            lambda view: any("node 3 returned with a stale copy of its data" in note for note in view["notes"]),
         )
         again = polynya("serve", "--config", str(cluster.node(3) / "polynya.toml"))
         assert again.code == 65 and "is a stale copy" in again.err

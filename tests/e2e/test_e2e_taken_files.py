@@ -70,7 +70,7 @@ def test_a_node_whose_journal_is_deleted_ends_and_does_not_begin_anew(tmp_path: 
         segment.unlink()
         wait_until(lambda: not writer.append(), what="the node to notice", pause=0.01)
         assert node.wait() == EXIT_CORRUPT
-        assert f"{segment} is not there any more" in "".join(node.log)
+        assert f"{segment} is missing" in "".join(node.log)
     again = Speaker("serve", "--listen", "127.0.0.1:0", "--data", str(data), "--cores", "1")
     assert again.process.wait(60) == EXIT_CORRUPT
     again.end_reading()

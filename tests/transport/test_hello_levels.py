@@ -11,12 +11,12 @@ from polynya.transport.handshake import Hello, judge
         (3, 2, ""),
         (2, 0, ""),
         (5, 3, ""),
-        (1, 1, "its release (9.8) knows the levels of logs up to 1, the cluster works at level 2: start it with release 9.9 or newer"),
-        (0, 0, "its release (9.8) knows the levels of logs up to 1"),
+        (1, 1, "its release (9.8) supports log levels up to 1, the cluster works at level 2: start it with release 9.9 or newer"),
+        (0, 0, "its release (9.8) supports log levels up to 1"),
         (
             5,
             4,
-            "the cluster works at level 4, release 9.9 of this node knows the levels of logs up to 3: start this node with release 9.8 or",
+            "the cluster works at level 4, release 9.9 of this node supports log levels up to 3: start this node with release 9.8 or",
         ),
     ],
 )

@@ -277,20 +277,20 @@ OWN = Hello(4, 4, "c", 1, 4, 1, 0, 1, "s", "9.9")
             Hello(1, 3, "c", 1, 4, 2, 0, 1, "t", "0.1.0"),
             None,
             "it speaks protocol 1 to 3, this node 4 (release 0.1.0 and 9.9); the older one keeps its data in format 1: start the new release on "
-            "empty folders, and copy the streams with 'polynya import'",
+            "empty data directories, and copy the streams with 'polynya import'",
         ),
         (Hello(4, 4, "d", 1, 4, 2, 0, 1, "t"), None, "it belongs to the cluster d"),
         (Hello(4, 4, "c", 2, 4, 2, 0, 1, "t"), None, "it holds history 2 of the cluster, this node 1"),
         (Hello(4, 4, "c", 1, 4, 2, 5, 7, "t"), None, ""),
-        (Hello(4, 4, "c", 1, 4, 3, 0, 1, "t"), None, "it is node 3, where node 2 should be"),
+        (Hello(4, 4, "c", 1, 4, 3, 0, 1, "t"), None, "it is node 3, but node 2 was expected"),
         (Hello(4, 4, "c", 1, 8, 2, 0, 1, "t"), None, "it has 8 groups, this node 4"),
-        (Hello(4, 4, "c", 1, 4, 2, 1, 1, "t"), None, "it says that it is core 1 of 1"),
+        (Hello(4, 4, "c", 1, 4, 2, 1, 1, "t"), None, "it claims to be core 1 of 1"),
         (
             Hello(4, 4, "c", 1, 4, 2, 0, 1, "t"),
             ("node-3.polynya.internal",),
             "its certificate is for node-3.polynya.internal, not for node-2",
         ),
-        (Hello(4, 4, "c", 1, 4, 2, 0, 1, "t"), (), "its certificate is for nobody"),
+        (Hello(4, 4, "c", 1, 4, 2, 0, 1, "t"), (), "its certificate is for no DNS name"),
     ],
 )
 def test_who_may_come_in(other, names, reason):
@@ -330,8 +330,8 @@ def test_a_node_that_is_not_listed_and_one_that_has_our_id_are_refused(tmp_path,
             await unlisted.start({1: one.port})
             await twin.start({2: two.port, 1: one.port})
             refused = lambda: {record.reason for record in caplog.records if record.getMessage() == "a node was refused"}  # noqa: E731
-            await until(lambda: any("node 9 does not belong to the cluster" in reason for reason in refused()))
-            await until(lambda: any("every node has an id of its own" in reason for reason in refused()))
+            await until(lambda: any("node 9 is not a known member of the cluster" in reason for reason in refused()))
+            await until(lambda: any("every node needs its own id" in reason for reason in refused()))
             for node in (unlisted, twin):
                 await node.stop()
                 node.held.close()
@@ -346,7 +346,7 @@ def test_somebody_else_with_the_id_of_a_node_that_is_there_is_refused_and_named_
             (first,) = one.transports
             twin = Node(tmp_path / "twin", 2)
             await twin.start({1: one.port}, life="another")
-            await until(lambda: "every node has an id of its own" in twin.transports[0].refusals.get(1, ""))
+            await until(lambda: "every node needs its own id" in twin.transports[0].refusals.get(1, ""))
             assert first.twins == {2: "127.0.0.1"} and one.seen == ["found 2"] and not twin.raft.is_there(1)
             assert await first.call(address(2, 0), ECHO, b"well") == b"1.0: well", "who was there goes on"
             await two.stop()
@@ -405,7 +405,7 @@ def test_a_removed_node_is_told_by_which_map_and_believes_no_other_cluster_s_nod
         first.dismiss_node(2)  # its address is another's by now, and it is not removed yet
         await two.start({1: one.port})
         two.transports[0].on_removed = told.append
-        await until(lambda: any("on its way out" in str(getattr(each, "reason", "")) for each in caplog.records))
+        await until(lambda: any("is being removed from the cluster" in str(getattr(each, "reason", "")) for each in caplog.records))
         assert told == []
         first.dismiss_node(2, 7)
         first.dismiss_node(2, 9)  # later maps have it so, too
@@ -541,5 +541,5 @@ def test_a_frame_of_messages_is_whole_or_refused():
     whole = b"\x02\0\0\0ab\x00\0\0\0\x01\0\0\0c"
     assert messages_of(whole) == [b"ab", b"", b"c"]
     for cut in (1, 5, 8, len(whole) - 1):
-        with pytest.raises(ValueError, match="ends within"):
+        with pytest.raises(ValueError, match="is truncated"):
             messages_of(whole[:cut])

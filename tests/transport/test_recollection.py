@@ -25,7 +25,7 @@ def comes(**other: int) -> Hello:
 
 def test_all_that_was_synced_is_there_or_it_is_an_older_copy() -> None:
     assert known().lacks(comes()) == "" and known().lacks(comes(opened=700)) == ""
-    assert known().lacks(comes(opened=499)) == "its journal ends at segment 0, offset 499, and had been synced up to segment 0, offset 500"
+    assert known().lacks(comes(opened=499)) == "its journal ends at segment 0, offset 499, but was synced up to segment 0, offset 500"
     assert known().lacks(comes(opened=100)), "it is what this life began with, before all that it said"
 
 
@@ -38,7 +38,7 @@ def test_a_journal_that_was_lost_may_be_replaced_and_does_not_come_back() -> Non
     anew = comes(journal=78, opened=0)
     assert found.lacks(anew) == ""
     found.greet(anew)
-    assert found.lacks(comes(opened=10**6, life=3)) == "its journal is one that another has replaced since"
+    assert found.lacks(comes(opened=10**6, life=3)) == "its journal has been replaced by another one"
     assert found.lacks(comes(journal=78, opened=0, life=4)) == ""
 
 
@@ -102,9 +102,9 @@ def test_a_node_with_an_older_copy_is_refused_by_both_sides_and_told(tmp_path) -
         await until(lambda: told)
         assert (told[0].node, told[0].lacks) == (
             1,
-            "its journal ends at segment 0, offset 3999, and had been synced up to segment 0, offset 4000",
+            "its journal ends at segment 0, offset 3999, but was synced up to segment 0, offset 4000",
         )
-        assert not one.raft.is_there(2) and one.transports[0].refusals[2].startswith("node 2 came back with an older copy of its data (")
+        assert not one.raft.is_there(2) and one.transports[0].refusals[2].startswith("node 2 returned with a stale copy of its data (")
         await two.stop()
         await begin(two, {1: one.port}, 4000, 4000, "third")
         await until(lambda: one.raft.is_there(2) and two.raft.is_there(1))

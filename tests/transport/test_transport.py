@@ -258,7 +258,7 @@ def test_a_peer_that_stays_away_is_unavailable_first_late_then_at_once(tmp_path,
     async def story():
         asking = Transport(0, 2, str(tmp_path))
         await asking.start()
-        with pytest.raises(Unavailable, match="is not there"):
+        with pytest.raises(Unavailable, match="is down"):
             await asking.call(1, ECHO, b"")
         answers: list[Answer] = []
         asking.call_nowait(1, ECHO, b"", answers.append)

@@ -79,7 +79,7 @@ def test_a_full_disk_is_named_and_leaves_the_old_one() -> None:
     store = SnapshotStore(FOLDER, files=disk)
     store.write(1, 1, 10, b"old")
     for _ in range(3):
-        with pytest.raises(DiskFull, match="no room for a snapshot"):
+        with pytest.raises(DiskFull, match="no space for a snapshot"):
             store.write(1, 1, 20, bytes(1000))
     assert newest(store) == {1: SnapshotFile(1, 1, 10, b"old")} and len(disk.files) == 1
 

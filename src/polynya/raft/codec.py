@@ -99,7 +99,7 @@ def decode_message(data: bytes) -> Message:
         if type(frame) is _AppendFrame:
             return _append(frame)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidMessage(f"a message of another node is no message: {error}") from None
+        raise InvalidMessage(f"a Raft message from another node cannot be decoded: {error}") from None
     if type(frame) is SnapshotChunk:
         _check_chunk(frame)
     return frame
@@ -107,7 +107,7 @@ def decode_message(data: bytes) -> Message:
 
 def _append(frame: _AppendFrame) -> Append:
     if frame.prev_term > frame.term:
-        raise InvalidMessage("an append follows an entry of a later term")
+        raise InvalidMessage("an append follows an entry of a later term than its own")
     entries = _entries(_decode_block(frame.block), frame)
     return Append(frame.to, frame.sender, frame.group, frame.term, frame.prev_index, frame.prev_term, frame.commit, entries)
 
@@ -120,14 +120,14 @@ def _entries(block: list[int | bytes], frame: _AppendFrame) -> list[Entry]:
     terms, kinds, payloads = block[::3], block[1::3], block[2::3]
     sound = len(terms) == len(payloads) and _all(terms, int) and _KINDS.issuperset(kinds) and _all(payloads, bytes)
     if not sound or list(terms) != sorted(terms) or (terms and not frame.prev_term <= terms[0] <= terms[-1] <= frame.term):  # type: ignore[operator]
-        raise InvalidMessage("the block of an append is not one of entries")
+        raise InvalidMessage("the entry block of an append is malformed")
     indexes = range(frame.prev_index + 1, frame.prev_index + 1 + len(terms))
     group = frame.group
     entries = [Entry(payload, kind, term, index, group) for term, kind, payload, index in zip(terms, kinds, payloads, indexes, strict=True)]  # type: ignore[arg-type]
     if EntryKind.CONFIGURATION in kinds and not all(
         decode_configuration(e.payload).voters for e in entries if e.kind == EntryKind.CONFIGURATION
     ):
-        raise InvalidMessage("an entry makes a group without voters")
+        raise InvalidMessage("a configuration entry has no voters")
     return entries
 
 
@@ -139,7 +139,7 @@ def _check_chunk(chunk: SnapshotChunk) -> None:
         or chunk.offset + len(chunk.data) > snapshot.size
         or not snapshot.size
     ):
-        raise InvalidMessage("a chunk is of no snapshot that there could be")
+        raise InvalidMessage("the snapshot described by a chunk is invalid")
 
 
 def _all(items: list[int | bytes], kind: type) -> bool:

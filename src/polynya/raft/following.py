@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def heard(raft: Raft, leader: int) -> None:
     """Record a message from the leader of this term."""
     if raft.role is Role.LEADER:
-        raise InvalidMessage(f"node {leader} says that it leads group {raft.group} in term {raft.term}, as this node does")
+        raise InvalidMessage(f"node {leader} claims to be leader of group {raft.group} in term {raft.term}, but this node is")
     if raft.role is not Role.FOLLOWER or raft.leader != leader:
         election.become_follower(raft, raft.term, leader)
     raft.heard_ms = raft.timer_ms = raft.now_ms

@@ -144,7 +144,7 @@ def on_heartbeat_answer(raft: Raft, message: HeartbeatAnswer) -> None:
     if peer is None or raft.role is not Role.LEADER:
         return
     if message.context > raft.context:
-        raise InvalidMessage(f"node {message.sender} answers a heartbeat of group {raft.group} that was not sent")
+        raise InvalidMessage(f"node {message.sender} answered a heartbeat of group {raft.group} that was never sent")
     _check(raft, message)
     peer.heard_ms = raft.now_ms
     peer.context = max(peer.context, message.context)
@@ -159,7 +159,9 @@ def on_heartbeat_answer(raft: Raft, message: HeartbeatAnswer) -> None:
 def _check(raft: Raft, message: AppendAnswer | HeartbeatAnswer) -> None:
     """Raise InvalidMessage if a member acknowledges entries beyond the leader's log."""
     if message.match > raft.log.last:
-        raise InvalidMessage(f"node {message.sender} has entry {message.match} of group {raft.group}, whose leader has {raft.log.last}")
+        raise InvalidMessage(
+            f"node {message.sender} acknowledged entry {message.match} of group {raft.group}, but the leader's last entry is {raft.log.last}"
+        )
 
 
 def _matched(raft: Raft, peer: Progress, match: int) -> None:

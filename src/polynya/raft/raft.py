@@ -232,10 +232,10 @@ class Raft:
         it."""
         if message.to != self.node or message.group != self.group:
             raise InvalidMessage(
-                f"a message for member {message.to} of group {message.group} came to member {self.node} of group {self.group}"
+                f"a message for member {message.to} of group {message.group} reached member {self.node} of group {self.group}"
             )
         if message.term > self.term + TERM_STEP_MAX:
-            raise InvalidMessage(f"group {self.group} is in term {self.term}: {message.term} is none that it could have reached")
+            raise InvalidMessage(f"group {self.group} is in term {self.term}, but the term {message.term} of a message is impossible")
         self._at(now_ms)
         if disk_loss.concerns(message):
             disk_loss.on_message(self, message)

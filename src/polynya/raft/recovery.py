@@ -63,10 +63,14 @@ class Recovery:
         if entries:
             first = entries[0].index
             if entry.index > entries[-1].index + 1:
-                raise CorruptData(f"group {self.group}: entry {entry.index} follows entry {entries[-1].index}: the journal has a hole")
+                raise CorruptData(
+                    f"group {self.group}: entry {entry.index} follows entry {entries[-1].index}: entries are missing from the journal"
+                )
             del entries[max(entry.index - first, 0) :]
         elif self._base is not None and entry.index != self._base[0] + 1:
-            raise CorruptData(f"group {self.group}: entry {entry.index} follows a reset at {self._base[0]}: the journal has a hole")
+            raise CorruptData(
+                f"group {self.group}: entry {entry.index} follows a reset at {self._base[0]}: entries are missing from the journal"
+            )
         entries.append(entry)
 
     @property
@@ -88,7 +92,7 @@ class Recovery:
         the snapshot and the journal are missing."""
         entries = self._entries
         if self._base is not None and self._base[0] > snapshot.index:
-            raise CorruptData(f"group {self.group}: the snapshot at {self._base[0]}, which the journal goes on from, is not there")
+            raise CorruptData(f"group {self.group}: the snapshot at {self._base[0]}, on which the journal builds, is missing")
         if entries and entries[0].index > snapshot.index + 1:
             raise CorruptData(f"group {self.group}: the journal begins at entry {entries[0].index}, the snapshot ends at {snapshot.index}")
         fits = not self._seen or self._fits(snapshot)

@@ -64,7 +64,7 @@ def on_answer(raft: Raft, message: SnapshotAnswer) -> None:
     if peer is None or raft.role is not Role.LEADER:
         return
     if peer.snapshot is not None and peer.snapshot.identity == message.identity and message.received > peer.snapshot.size:
-        raise InvalidMessage(f"node {message.sender} has more of a snapshot of group {raft.group} than there is")
+        raise InvalidMessage(f"node {message.sender} acknowledged more bytes of a snapshot of group {raft.group} than it has")
     peer.heard_ms = raft.now_ms
     if peer.snapshot is None or peer.snapshot.identity != message.identity:
         return

@@ -29,8 +29,8 @@ CONNECT_SECONDS = 2.0
 GREET_SECONDS = 3.0
 PLACES_MAX = 3  # addresses of a node, from the settings and from the cluster map
 TROUBLES_MAX = 8  # distinct problems that are logged only once
-_UNGREETED = "it closed the connection before it answered (is TLS on on one side only?)"
-_UNTRUSTED = "it closed the connection before it answered: it may not accept this node's certificate; its log says why"
+_UNGREETED = "the peer closed the connection without an answer (is TLS enabled on one side only?)"
+_UNTRUSTED = "the peer closed the connection without an answer: it may reject this node's certificate; see its log"
 log = logging.getLogger("polynya.transport")
 
 
@@ -90,11 +90,11 @@ class Dialer:
         try:
             other = decode_hello(body[:kind] if type_ == FrameType.REFUSED else body)
         except msgspec.DecodeError:
-            raise HandshakeRefused("it does not speak this protocol") from None
+            raise HandshakeRefused("the peer does not support this protocol") from None
         if (other.cluster, other.node) != (self.own.cluster, self.node) or (
             certified is not None and node_name(self.node) not in certified
         ):
-            raise HandshakeRefused(f"it is node {other.node} of the cluster {other.cluster}")
+            raise HandshakeRefused(f"the peer is node {other.node} of the cluster {other.cluster}")
         return other
 
     async def _connect(self, core: int, lane: int) -> FrameLink:
@@ -156,14 +156,14 @@ class Dialer:
         try:
             other = decode_hello(body[:kind] if type_ == FrameType.REFUSED else body)
         except msgspec.DecodeError:
-            raise HandshakeRefused("it does not speak this protocol") from None
+            raise HandshakeRefused("the peer does not support this protocol") from None
         if type_ == FrameType.REFUSED:
             if (other.removed or other.lacks) and not judge(self.own, other, expected=self.node, certified=certified_names(link)):
                 (self.on_removed if other.removed else self.on_older)(other)
             raise HandshakeRefused(f"it refuses this node: {body[kind:].decode(errors='replace')}")
         reason = judge(self.own, other, expected=self.node, certified=certified_names(link))
         if type_ != FrameType.WELCOME or reason:
-            raise HandshakeRefused(reason or "it does not speak this protocol")
+            raise HandshakeRefused(reason or "the peer does not support this protocol")
         lacking = self.keep_out(other)
         if lacking:  # the peer receives the reason when it connects to this node
             raise HandshakeRefused(older_text(self.node, lacking))
@@ -172,7 +172,7 @@ class Dialer:
             raise HandshakeRefused(f"it has {other.cores} cores, and core {other.core} answered for core {core}")
 
     def _unsound(self, reason: str) -> None:
-        log.warning("what a node says makes no sense: the connection is dropped", extra={"node": self.node, "reason": reason})
+        log.warning("invalid data from a node: the connection is dropped", extra={"node": self.node, "reason": reason})
 
     def _note(self, trouble: str, *, wanted: bool = True) -> None:
         self.refusal = "" if wanted else trouble
@@ -249,6 +249,6 @@ def report_lost(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> Non
     """Handle exceptions of an event loop. uvloop's TLS raises when it writes to a connection that has just ended; log that in one line."""
     fault, transport = context.get("exception"), context.get("transport")
     if isinstance(fault, RuntimeError) and transport is not None and transport.is_closing():
-        log.info("a connection ended just as something arrived on it", extra={"error": str(fault)})
+        log.info("a connection ended while data was being written", extra={"error": str(fault)})
     else:
         loop.default_exception_handler(context)

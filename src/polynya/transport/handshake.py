@@ -65,37 +65,35 @@ def judge(own: Hello, other: Hello, *, expected: int, certified: tuple[str, ...]
         )
     if max(other.level, 1) < own.works_at:
         return (
-            f"its release ({other.release or 'unknown'}) knows the levels of logs up to {max(other.level, 1)}, the cluster works at level "
+            f"its release ({other.release or 'unknown'}) supports log levels up to {max(other.level, 1)}, the cluster works at level "
             f"{own.works_at}: start it with release {own.release} or newer"
         )
     if max(own.level, 1) < other.works_at:
         return (
-            f"the cluster works at level {other.works_at}, release {own.release} of this node knows the levels of logs up to "
+            f"the cluster works at level {other.works_at}, release {own.release} of this node supports log levels up to "
             f"{max(own.level, 1)}: start this node with release {other.release} or newer"
         )
     if other.cluster != own.cluster:
         return f"it belongs to the cluster {other.cluster}, this node to {own.cluster}; compare cluster.id"
     if other.history != own.history:
         return (
-            f"it holds history {other.history} of the cluster, this node {own.history}: one of them missed a restore; the one with the lower number has to "
-            "begin on an empty folder"
+            f"it holds history {other.history} of the cluster, this node {own.history}: one of them missed a restore; restart the one with the lower "
+            "number on an empty data directory"
         )
     if other.node != expected:
-        return f"it is node {other.node}, where node {expected} should be; compare cluster.nodes"
+        return f"it is node {other.node}, but node {expected} was expected; compare cluster.nodes"
     if other.groups != own.groups:
-        return f"it has {other.groups} groups, this node {own.groups}; the number is the same on all nodes of a cluster"
+        return f"it has {other.groups} groups, this node {own.groups}; the number must be the same on all nodes of a cluster"
     if not 0 <= other.core < other.cores <= CORES_MAX:
-        return f"it says that it is core {other.core} of {other.cores}"
+        return f"it claims to be core {other.core} of {other.cores}"
     if certified is not None and node_name(other.node) not in certified:
-        return f"its certificate is for {', '.join(certified) or 'nobody'}, not for {node_name(other.node)}"
+        return f"its certificate is for {', '.join(certified) or 'no DNS name'}, not for {node_name(other.node)}"
     return ""
 
 
 def older_text(node: int, lacks: str) -> str:
     """Return the reason for rejecting a node with a stale journal."""
-    return (
-        f"node {node} came back with an older copy of its data ({lacks}): it has forgotten what it promised, and begins on an empty folder"
-    )
+    return f"node {node} returned with a stale copy of its data ({lacks}): restart it on an empty data directory"
 
 
 def node_name(node: int) -> str:
@@ -116,9 +114,7 @@ def node_of(address: int) -> int:
 def _step(newest: int) -> str:
     """Return the remedy for two nodes if one supports at most the protocol `newest`."""
     if newest < PROTOCOL_MIN:
-        return (
-            "the older one keeps its data in format 1: start the new release on empty folders, and copy the streams with 'polynya import'"
-        )
+        return "the older one keeps its data in format 1: start the new release on empty data directories, and copy the streams with 'polynya import'"
     return "upgrade one release at a time"
 
 

@@ -133,7 +133,7 @@ def messages_of(body: bytes) -> list[bytes]:
     while position < end:
         begin = position + _LENGTH.size
         if begin > end or begin + (length := _LENGTH.unpack_from(body, position)[0]) > end:
-            raise InvalidMessage("a frame of messages ends within one")
+            raise InvalidMessage("a frame of Raft messages is truncated")
         position = begin + length
         found.append(body[begin:position])
     return found

@@ -170,7 +170,7 @@ class FrameLink(asyncio.Protocol):
         try:
             self._take(data)
         except UNREADABLE as error:  # raised by the receiver of the frame
-            self.fail(f"what a frame says cannot be read: {error}")
+            self.fail(f"a frame cannot be decoded: {error}")
 
     def _take(self, data: bytes) -> None:
         self.quiet = False
@@ -208,13 +208,13 @@ class FrameLink(asyncio.Protocol):
         type_, kind, ident, crc = head
         if _crc(_crc(0, _FIELDS.pack(len(body), type_, kind, ident)), body) == crc:
             return True
-        self.fail("a frame was damaged on its way, or is none of ours")
+        self.fail("a frame has a wrong checksum")
         return False
 
     def _begin(self, head: tuple[int, int, int, int], length: int, first: bytes) -> None:
         """Start a frame with an incomplete body; its pieces are joined once, at the end."""
         if length > self.body_bytes_max:
-            self.fail("a frame is longer than any of ours")
+            self.fail("a frame exceeds the maximum length")
             return
         self._head = head
         self._pieces.append(first)
@@ -248,4 +248,4 @@ def _nothing() -> None:
 
 
 def _told(reason: str) -> None:
-    log.warning("a connection makes no sense: it is dropped", extra={"reason": reason})
+    log.warning("invalid data on a connection: it is dropped", extra={"reason": reason})

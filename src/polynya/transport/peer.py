@@ -154,7 +154,7 @@ class Peer:
         return ident
 
     def _unavailable(self) -> Unavailable:
-        state = "has too much to do" if self._link is not None else "is not there"
+        state = "is overloaded" if self._link is not None else "is down"
         return Unavailable(f"{self.name} {state}; retry")
 
     def drop(self) -> None:
@@ -199,7 +199,7 @@ class Peer:
             done(body)
         except UNREADABLE as error:  # the caller must not wait forever
             self.failed += 1
-            _tell(done, OutcomeUnknown(f"the answer of {self.name} makes no sense: {error}"))
+            _tell(done, OutcomeUnknown(f"the answer of {self.name} cannot be decoded: {error}"))
         except Exception as fault:
             _report(fault)
 
@@ -217,7 +217,7 @@ class Peer:
             if ident <= link.written_id:
                 _tell(done, OutcomeUnknown(f"the connection to {self.name} broke before it answered"))
             else:
-                _tell(done, Unavailable(f"{self.name} went away; retry"))
+                _tell(done, Unavailable(f"{self.name} is down; retry"))
         for subscription in subscriptions.values():
             _tell(subscription.on_end, Unavailable(f"the connection to {self.name} broke"))
 
@@ -240,4 +240,4 @@ def _tell(tell: Callable[[Outcome], object], outcome: Outcome) -> None:
 
 def _report(fault: Exception) -> None:
     """Report a failed callback, so that the other callers still get their answers."""
-    asyncio.get_running_loop().call_exception_handler({"message": "an answer could not be given", "exception": fault})
+    asyncio.get_running_loop().call_exception_handler({"message": "a response callback failed", "exception": fault})

@@ -49,9 +49,9 @@ class PeerJournalPositions:
         if known is None or not hello.journal or hello.life in known.lives:
             return ""
         if hello.journal in known.before:
-            return "its journal is one that another has replaced since"
+            return "its journal has been replaced by another one"
         if hello.journal == known.journal and hello.opened < known.synced:
-            return f"its journal ends at {place_text(hello.opened)}, and had been synced up to {place_text(known.synced)}"
+            return f"its journal ends at {place_text(hello.opened)}, but was synced up to {place_text(known.synced)}"
         return ""
 
     def keep_out(self, hello: Hello) -> str:

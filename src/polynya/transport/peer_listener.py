@@ -97,7 +97,7 @@ class ConnectionSet:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._empty.wait()
         except TimeoutError:  # no known cause; the peers notice when this process ends
-            log.error("connections of others do not close", extra={"cores": sorted(guest.core for guest in self.guests)})
+            log.error("inbound connections do not close", extra={"cores": sorted(guest.core for guest in self.guests)})
 
 
 class InboundConnection:
@@ -163,7 +163,7 @@ class InboundConnection:
             self._house.on_synced(self.core, self.journal, ident)
             self.link.send(FrameType.PONG, 0, 0, b"")
         else:
-            self.link.fail(f"a frame of type {type_} is none that this release knows")
+            self.link.fail(f"a frame of type {type_} is unknown to this release")
 
     def _raft(self, body: bytes) -> None:
         try:
@@ -174,7 +174,7 @@ class InboundConnection:
     def _handle(self, kind: int, body: bytes, reply: Reply) -> None:
         handler = self._house.handlers.get(kind)
         if handler is None:
-            reply(Unavailable(f"this core knows no message of kind {kind}"))
+            reply(Unavailable(f"this core does not support messages of kind {kind}"))
             return
         try:
             handler(body, reply, self.core)
@@ -188,19 +188,19 @@ class InboundConnection:
     def _failed(self, kind: int, error: Exception) -> Exception:
         """Return the answer for a failed handler."""
         if isinstance(error, UNREADABLE):
-            log.error("a message of another core makes no sense", extra={"kind": kind, "from_core": self.core, "error": str(error)})
+            log.error("a message from another core cannot be decoded", extra={"kind": kind, "from_core": self.core, "error": str(error)})
             return Unavailable(f"this core cannot read that message of kind {kind}")
         log.error("a handler failed", extra={"kind": kind, "from_core": self.core}, exc_info=error)
         return error
 
     def _open(self, kind: int, ident: int, body: bytes) -> None:
         if ident in self.pushes or len(self.pushes) >= PUSHES_MAX:
-            self.link.fail("a subscription is there already" if ident in self.pushes else "it has too many subscriptions")
+            self.link.fail("the subscription id is already in use" if ident in self.pushes else "the peer has too many subscriptions")
             return
         push = self.pushes[ident] = PushStream(self, ident)
         handler = self._house.stream_handlers.get(kind)
         if handler is None:
-            push.end(Unavailable(f"this core knows no subscription of kind {kind}"))
+            push.end(Unavailable(f"this core does not support subscriptions of kind {kind}"))
             return
         try:
             handler(body, push, self.core)
@@ -263,7 +263,7 @@ class PeerListener:
             self._arrival.set()
             self.on_arrival(ident)
             return ident
-        log.warning("a connection that is none of this node's cores was refused")
+        log.warning("a connection was refused: it is not from a core of this node")
         return -1
 
 

@@ -119,7 +119,7 @@ class NodePort:
             self._pausing = False
             asyncio.get_running_loop().add_reader(self._listener, self._accept)
         for where in self._strangers.tick():
-            self._complain(REFUSED, where, "it did not say in time who it is")
+            self._complain(REFUSED, where, "the handshake timed out")
         for guest, silent in list(self._guests.items()):
             link = guest.link
             if not link.up:
@@ -142,7 +142,7 @@ class NodePort:
             if error.errno in _NO_ROOM:  # the connection stays in the kernel's queue, and would wake this reader again at once
                 self._pausing = True
                 asyncio.get_running_loop().remove_reader(self._listener)
-                self._complain("connections of other nodes cannot be taken", "", f"{error.strerror}: raise the limit of open files")
+                self._complain("connections from other nodes cannot be accepted", "", f"{error.strerror}: raise the limit of open files")
             return  # else the peer closed it
         raw.setblocking(False)
         place = _host(where)
@@ -150,7 +150,9 @@ class NodePort:
             self._spawn(self._route, raw, place)
         else:
             raw.close()
-            self._complain("a connection to the peer port was not looked at", place, "too many come from there")
+            self._complain(
+                "a connection to the peer port was rejected without a handshake", place, "too many connections from this address"
+            )
 
     def _take_handed(self) -> None:
         assert self._handed is not None
@@ -173,7 +175,7 @@ class NodePort:
     ) -> None:
         stranger, crowded = self._strangers.enter(place)
         if crowded:
-            self._complain("too many connections to the peer port do not say who they are", place, "the oldest was dropped")
+            self._complain("too many connections to the peer port await their handshake", place, "the oldest was dropped")
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work(raw, stranger))
         self._entering.add(task)
         stranger.drop = task.cancel
@@ -202,7 +204,7 @@ class NodePort:
             return
         self._strangers.leave(stranger)
         if magic != MAGIC or lane not in (LANE_ASK, LANE_RAFT):
-            self._complain(REFUSED, stranger.address, "it is from no node")
+            self._complain(REFUSED, stranger.address, "it is not from a Polynya node")
             raw.close()
         else:
             self._hand_over(raw, core)
@@ -214,7 +216,7 @@ class NodePort:
                 carrier.connect(self._path(core))
                 socket.send_fds(carrier, [b"c"], [raw.fileno()])
             except OSError:  # that core is starting; the other node retries
-                log.debug("a connection for a core that is not there was dropped", extra={"for": core})
+                log.debug("a connection for a core that is down was dropped", extra={"for": core})
 
     def _path(self, core: int) -> str:
         return os.path.join(self._directory, f"peers-{core}.sock")
@@ -225,7 +227,7 @@ class NodePort:
         where = stranger.address
         guest = InboundConnection(self._house, partial(self._greet, stranger), checked=self._tls is None)
         guest.on_gone = partial(self._strangers.leave, stranger)
-        guest.complain = partial(self._complain, "a connection of another node makes no sense: it is dropped", where)
+        guest.complain = partial(self._complain, "invalid data on a connection from another node: it is dropped", where)
         context = self._tls.server if self._tls is not None else None
         try:
             tune(raw)
@@ -249,14 +251,14 @@ class NodePort:
                 raise msgspec.DecodeError("no hello")
             other = decode_hello(body)
         except msgspec.DecodeError:
-            self._complain(REFUSED, where, "it is from no node")
+            self._complain(REFUSED, where, "it is not from a Polynya node")
             return -1
         reason = self._judge(other, guest.link)
         if not reason and self.life_of(other.node) not in ("", other.start):
-            reason = f"node {other.node} is there already, started elsewhere; every node has an id of its own"
+            reason = f"node {other.node} is already running elsewhere; every node needs its own id"
             self._twins[other.node] = where, asyncio.get_running_loop().time()
         if other.asks:
-            self._refuse(guest, "it only asked", self._removed_at(other))
+            self._refuse(guest, "it only requested information", self._removed_at(other))
             return -1
         lacking = "" if reason else self.recollection.keep_out(other)
         if reason or lacking:
@@ -283,14 +285,14 @@ class NodePort:
 
     def _judge(self, other: Hello, link: FrameLink) -> str:
         if other.node == self.own.node and other.cluster == self.own.cluster:
-            return f"it says that it is node {other.node}, as this one is; every node has an id of its own"
+            return f"it claims to be node {other.node}, the id of this node; every node needs its own id"
         reason = judge(self.own, other, expected=other.node, certified=certified_names(link))
         if not reason and self._removed_at(other):
             reason = _removed(other.node)
         elif not reason and other.node in self._dismissed:
-            reason = f"node {other.node} is replaced by another at its address, and on its way out of the cluster"
+            reason = f"node {other.node} is being removed from the cluster: another node replaces it at its address"
         elif not reason and other.node not in self._nodes and other.epoch <= self.own.epoch:  # else the peer may know newer members
-            reason = f"node {other.node} does not belong to the cluster, as far as is known here; 'polynya cluster add' lets a new one in"
+            reason = f"node {other.node} is not a known member of the cluster; add new nodes with 'polynya cluster add'"
         return reason
 
     def _removed_at(self, other: Hello) -> int:
@@ -298,7 +300,7 @@ class NodePort:
 
 
 def _removed(node: int) -> str:
-    return f"node {node} was removed from the cluster; start it with an empty folder and a new number"
+    return f"node {node} was removed from the cluster; start it with an empty data directory and a new id"
 
 
 async def _read_exactly(raw: socket.socket, size: int) -> bytes:
@@ -307,7 +309,7 @@ async def _read_exactly(raw: socket.socket, size: int) -> bytes:
     while len(found) < size:
         piece = await loop.sock_recv(raw, size - len(found))
         if not piece:
-            raise ConnectionResetError("it closed the connection")
+            raise ConnectionResetError("the peer closed the connection")
         found += piece
     return found
 

@@ -157,11 +157,11 @@ class RaftLinks:
         before, there.life = there.life, hello.start
         there.protocol = min(hello.high, PROTOCOL_MAX)
         if before not in ("", hello.start):
-            log.info("a node was started anew", extra={"node": hello.node, "release": hello.release})
+            log.info("a node was restarted", extra={"node": hello.node, "release": hello.release})
             for lane in there.lanes.values():
                 lane.drop()
         if hello.cores != there.cores:
-            log.info("a node has another number of cores", extra={"node": hello.node, "cores": hello.cores, "here": self._cores})
+            log.info("a node changed its number of cores", extra={"node": hello.node, "cores": hello.cores, "here": self._cores})
             self._shape(hello.node, hello.cores)
 
     def hurry(self, node: int) -> None:

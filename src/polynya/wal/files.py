@@ -82,7 +82,9 @@ class OsFiles:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
-            raise JournalLocked(f"{path.parent} is in use by another process; stop that one, or choose another data folder") from None
+            raise JournalLocked(
+                f"{path.parent} is in use by another process; stop that process, or choose another data directory"
+            ) from None
         return fd
 
     def create(self, path: Path) -> int:

@@ -275,7 +275,7 @@ class Journal:
         segment = self._segments.get(place >> 32)
         offset = place & OFFSET_MASK
         if segment is None:
-            raise CorruptData(f"journal segment {place >> 32} in {self._folder} is gone, but offset {offset} in it is still needed")
+            raise CorruptData(f"journal segment {place >> 32} in {self._folder} is gone, but its offset {offset} is still needed")
         path = segment_path(self._folder, segment.number)
         fd = self._files.open(path)
         try:

@@ -114,7 +114,7 @@ def _numbers(folder: Path, files: Files) -> list[int]:
     numbers = sorted(int(name) for name in names if len(name) == 10 and name.isdecimal())
     for number, following in pairwise(numbers):
         if following != number + 1:
-            raise CorruptData(f"journal segment {segment_path(folder, number + 1)} is missing, but newer ones are there. {_ADVICE}")
+            raise CorruptData(f"journal segment {segment_path(folder, number + 1)} is missing, but newer ones exist. {_ADVICE}")
     return numbers
 
 
@@ -136,7 +136,7 @@ def _parse_header(path: Path, data: bytes, number: int, journal_id: int) -> Segm
         raise ConfigError(f"{path} has journal format {header}; this release reads format {FORMAT_VERSION}: use the release that wrote it")
     if header is not None and header.journal_id != journal_id:
         raise ConfigError(
-            f"{path} belongs to journal {header.journal_id:#x}, not to {journal_id:#x}: the data folder is another node's or core's"
+            f"{path} belongs to journal {header.journal_id:#x}, not to {journal_id:#x}: the data directory belongs to another node or core"
         )
     if header is not None and header.number != number:
         raise corrupt(path, 0, f"it is segment {header.number} under another name")
@@ -146,7 +146,7 @@ def _parse_header(path: Path, data: bytes, number: int, journal_id: int) -> Segm
 def _torn(path: Path, data: bytes) -> TornTail:
     """Return the torn tail of a newest segment without a readable header. A crash while it was created leaves nothing after the header."""
     if data[SEGMENT_HEADER_BYTES:].strip(b"\0"):
-        raise corrupt(path, 0, "its header is unreadable, though it was synced before anything was written behind it")
+        raise corrupt(path, 0, "its header is unreadable, though it was synced before anything was written after it")
     return TornTail(path, 0, len(data.rstrip(b"\0")), "the header of a new segment is incomplete")
 
 
@@ -186,7 +186,9 @@ def _find_end(path: Path, data: bytes, recovered: Recovered) -> None:
     reason = _walk(segment, data, recovered)
     if recovered.marked >> 32 > segment.number:
         following = segment_path(path.parent, segment.number + 1)
-        raise CorruptData(f"journal segment {following} is missing or empty, but the one before it says that it was written. {_ADVICE}")
+        raise CorruptData(
+            f"journal segment {following} is missing or empty, but the previous segment records that it was written. {_ADVICE}"
+        )
     rest = len(data[segment.end :].rstrip(b"\0"))
     if rest:
         _refuse_if_synced(path, segment, data, reason)

@@ -66,7 +66,7 @@ class Scratch:
         data = self.read(begin, end - begin)
         for number, at in enumerate(range(0, len(data), BLOCK_BYTES), first):
             if crc32c(data[at : at + BLOCK_BYTES]) != self._crcs[number]:
-                raise CorruptData(f"the bytes from {begin + at} on of a file on the way between nodes are not what was written")
+                raise CorruptData(f"the bytes from offset {begin + at} of a temporary transfer file have a wrong checksum")
         return data[offset - begin : offset - begin + length]
 
     def _count(self, buffer: bytes) -> None:
@@ -93,4 +93,4 @@ class Scratch:
 
 
 def _told(error: OSError) -> OSError | DiskFull:
-    return DiskFull(f"no room for what is sent between nodes: {error.strerror}") if is_full(error) else error
+    return DiskFull(f"no space for a temporary transfer file: {error.strerror}") if is_full(error) else error

@@ -161,7 +161,7 @@ class SnapshotStore:
             self._write_new(temporary, [pack_header(link), *body])
         except OSError as error:
             if is_full(error):
-                raise DiskFull(f"no room for a snapshot in {self._folder}: {error.strerror}") from error
+                raise DiskFull(f"no space for a snapshot in {self._folder}: {error.strerror}") from error
             raise
         self._files.rename(temporary, path)
         self._files.sync_folder(self._folder)
@@ -238,7 +238,7 @@ def parse_header(data: bytes) -> SnapshotLink | int | str:
     """Parse the header. Return the version if it is valid but unsupported, or a description of the damage."""
     head = data[: HEADER_BYTES - 4]
     if len(data) < HEADER_BYTES or not head.startswith(_MAGIC):
-        return "it has no header of a snapshot"
+        return "it has no snapshot header"
     if value(head) != int.from_bytes(data[HEADER_BYTES - 4 : HEADER_BYTES], "little"):
         return "the checksum of its header is wrong"
     _, version, kind, _, group, crc, term, index, base, length, _ = _HEADER.unpack(head)

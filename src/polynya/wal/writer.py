@@ -79,7 +79,7 @@ class SegmentWriter:
                 self.failure = self.failure or error
                 raise
             self._undo(batch)
-            raise DiskFull(f"no room for the journal in {self._folder}: {error.strerror}") from error
+            raise DiskFull(f"no space for the journal in {self._folder}: {error.strerror}") from error
 
     def refuse_failed(self) -> None:
         """Raise `JournalFailed` or `JournalGone` after a failure."""
@@ -204,7 +204,7 @@ class SegmentWriter:
 
 def _gone(path: Path) -> JournalGone:
     return JournalGone(
-        f"journal segment {path} is not there any more: it was deleted, or its folder was moved, unmounted or covered by another mount, while this node "
-        "ran. Nothing is acknowledged from now on, since no restart would find it; what was acknowledged in the last moments may be in the missing "
-        "file alone. Put the folder back where it was and start the node again; if the file is gone for good, this node has lost data"
+        f"journal segment {path} is missing: it was deleted, or its directory was moved, unmounted or covered by another mount, while this node "
+        "ran. Nothing is acknowledged from now on, because no restart would find it. The newest acknowledged entries may exist only in the missing "
+        "file. Restore the directory and restart the node; if the file is permanently lost, this node has lost data"
     )

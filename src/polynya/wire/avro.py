@@ -20,11 +20,11 @@ _VARINT_BYTES_MAX = 10
 def blocks(data: bytes) -> Iterator[bytes]:
     """Yield the serialized objects of each block. Raises CorruptData for damaged files and for codecs other than `null` and `deflate`."""
     if not data.startswith(_MAGIC):
-        raise CorruptData("no Avro container file")
+        raise CorruptData("this is not an Avro container file")
     fields, at = _header(data, len(_MAGIC))
     codec = fields.get(b"avro.codec", b"null")
     if codec not in (b"null", b"deflate"):
-        raise CorruptData(f"an Avro file of the codec {codec!r}, which is not known here")
+        raise CorruptData(f"the Avro codec {codec!r} is not supported")
     sync, at = _take(data, at, _SYNC_BYTES)
     while at < len(data):
         _, at = _long(data, at)
@@ -32,7 +32,7 @@ def blocks(data: bytes) -> Iterator[bytes]:
         block, at = _take(data, at, size)
         again, at = _take(data, at, _SYNC_BYTES)
         if again != sync:
-            raise CorruptData("a block of an Avro file does not end as it should")
+            raise CorruptData("a block of an Avro file has a wrong sync marker")
         yield block if codec == b"null" else _inflated(block)
 
 
@@ -55,7 +55,7 @@ def _header(data: bytes, at: int) -> tuple[dict[bytes, bytes], int]:
 
 def _take(data: bytes, at: int, size: int) -> tuple[bytes, int]:
     if size < 0 or at + size > len(data):
-        raise CorruptData("an Avro file ends too early")
+        raise CorruptData("an Avro file is truncated")
     return data[at : at + size], at + size
 
 
@@ -70,7 +70,7 @@ def _long(data: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << (7 * number)
         if byte < 0x80:
             return (value >> 1) ^ -(value & 1), at
-    raise CorruptData("a number of an Avro file has no end")
+    raise CorruptData("an Avro file contains an invalid varint")
 
 
 def _inflated(block: bytes) -> bytes:
@@ -80,5 +80,5 @@ def _inflated(block: bytes) -> bytes:
     except zlib.error as fault:
         raise CorruptData(f"a block of an Avro file cannot be decompressed: {fault}") from None
     if not machine.eof:
-        raise CorruptData("a block of an Avro file is cut off, or too large")
+        raise CorruptData("a block of an Avro file is truncated, or too large")
     return found

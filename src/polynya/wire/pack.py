@@ -119,7 +119,7 @@ def build_slice(encoding: int, base_record: int, base_byte: int, batches: Sequen
     if records.count(1) != len(records) or any(lengths):
         _check_lengths(records, lengths)
     if crcs != tuple(map(google_crc32c.value, payloads)):
-        raise CorruptData(f"a batch behind record {base_record} is not what came in: its checksum is wrong")
+        raise CorruptData(f"a batch after record {base_record} has a wrong checksum")
     columns = _Columns(
         batches=len(batches),
         records=sum(records),
@@ -241,9 +241,9 @@ def read_footer(tail: bytes) -> Footer:
         raise CorruptData(f"a pack has at least {TAIL_BYTES} bytes, this has {len(tail)}")
     length, crc, total, magic = _TAIL.unpack_from(tail, len(tail) - TAIL_BYTES)
     if magic != MAGIC:
-        raise CorruptData("the object does not end as a pack")
+        raise CorruptData("the object has no pack footer")
     if length + TAIL_BYTES + len(MAGIC) > total:
-        raise CorruptData("the footer's length is beyond the object's")
+        raise CorruptData("the footer is longer than the object")
     if length + TAIL_BYTES > len(tail):
         raise ShortTail(length + TAIL_BYTES)
     encoded = tail[-TAIL_BYTES - length : -TAIL_BYTES]
@@ -254,7 +254,7 @@ def read_footer(tail: bytes) -> Footer:
     except msgspec.DecodeError as fault:
         raise CorruptData(f"the footer cannot be decoded: {fault}") from None
     if footer.version != VERSION:
-        raise CorruptData(f"pack version {footer.version} is not known here")
+        raise CorruptData(f"pack version {footer.version} is not supported")
     _check_places(footer.entries, total - TAIL_BYTES - length)
     return footer
 
@@ -283,10 +283,10 @@ def parse_slice(data: bytes, crc: int) -> Slice:
         _HEADER.unpack_from(data)
     )
     if magic != _SLICE_MAGIC or version != VERSION or compression:
-        raise CorruptData(f"a pack slice of an unknown kind: {magic!r} version {version} compression {compression}")
+        raise CorruptData(f"a pack slice has an unsupported format: {magic!r} version {version} compression {compression}")
     columns = _HEADER.size + _BATCH_BYTES * batches + 4 * lengths + producers
     if begin != columns + -columns % 8 or begin + length != len(data) or lengths not in (0, records):
-        raise CorruptData("a pack slice's header does not fit its bytes")
+        raise CorruptData("a pack slice's header does not match its length")
     found = Slice(data, _Header(encoding, batches, lengths, producers, records, length, base_record, base_byte, begin))
     if sum(found.batch_records) != records or sum(found.batch_lengths) != length:
         raise CorruptData("a pack slice's columns do not add up")
@@ -359,7 +359,7 @@ class Slice:
     def cut(self, begin: int, end: int) -> memoryview:
         """Return the payload of the records in [`begin`, `end`), counted from the slice's first."""
         if not 0 <= begin <= end <= self.records:
-            raise ValueError(f"a slice of {self.records} records has none from {begin} to {end}")
+            raise ValueError(f"a slice of {self.records} records does not contain {begin} to {end}")
         return self.payload[self.positions[begin] : self.positions[end]]
 
     def hot_batches(self, *, record: int, byte: int, run_bytes: int = 0) -> Sequence[HotBatch]:

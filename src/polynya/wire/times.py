@@ -10,7 +10,7 @@ _MS_OF = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 8
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(ms|s|min|m|h|d|w)", re.ASCII)
 _SHORT = re.compile(r"(\d{4}-\d\d-\d\d)(?:[Tt](\d\d:\d\d))?([Zz]|[+-]\d\d:\d\d)?", re.ASCII)
 _MS_MAX = 10**15
-EXPECTED = "a time such as 2030-01-31T12:00:00Z, milliseconds since 1970, or a duration back from now such as 10m"
+EXPECTED = "a time such as 2030-01-31T12:00:00Z, milliseconds since 1970, or a duration before now such as 10m"
 
 
 def parse_time_ms(text: str, now_ms: int) -> int:
@@ -21,7 +21,7 @@ def parse_time_ms(text: str, now_ms: int) -> int:
         return max(0, now_ms - duration)
     if text.isdecimal() and text.isascii():
         if len(text) > 15:
-            raise BadField(f"{text} is no time: {EXPECTED}")
+            raise BadField(f"{text} is not a valid time: expected {EXPECTED}")
         return int(text)
     text = text.replace(" ", "+")  # a plus sign that the query did not encode
     short = _SHORT.fullmatch(text)
@@ -30,7 +30,7 @@ def parse_time_ms(text: str, now_ms: int) -> int:
     try:
         return max(0, parse_instant_ms(text))
     except BadField:
-        raise BadField(f"{text!r} is no time: it must be {EXPECTED}") from None
+        raise BadField(f"{text!r} is not a valid time: expected {EXPECTED}") from None
 
 
 def parse_duration_ms(text: str) -> int | None:
