@@ -16,7 +16,7 @@ from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.process_exit import ProcessExit
 from polynya.files import keep_private
 
-VERBS = {  # name: (module, what --help says), in the order of the list
+VERBS = {  # name: (module, help line), in the order of --help
     "serve": ("node.serve", "Start a node and serve until it is told to stop."),
     "cluster": ("cluster.commands", "Look at a cluster, change it while it works, and start one here for development."),
     "create": ("streams.lifecycle", "Create a stream."),

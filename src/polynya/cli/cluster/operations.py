@@ -35,7 +35,7 @@ _timeout = click.option(
 
 
 class WaitMode(NamedTuple):
-    """Whether a command waits for its operation, for at most `timeout` seconds."""
+    """The wait options of a command: wait for the operation, for at most `timeout` seconds, and print JSON."""
 
     wait: bool = False
     timeout: float = 0.0
