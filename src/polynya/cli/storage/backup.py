@@ -189,7 +189,7 @@ def restore_command(
     --cores and the object store. A cluster may have any number of nodes: run the command on each with its own file and the same --backup,
     or once with all files.
 
-    Records keep their offsets; streams keep their TTLs, producers and subscriptions. Appends after the backup are lost, and their offsets
+    Records keep their offsets; streams keep their lifetimes, producers and subscriptions. Appends after the backup are lost, and their offsets
     are never reused.
 
     \b
