@@ -66,7 +66,7 @@ def test_every_verb_has_help_with_an_example(command: str) -> None:
 
 def test_the_help_of_a_group_has_whole_sentences() -> None:
     told = " ".join(CliRunner().invoke(cli, ["cluster", "--help"], prog_name="polynya").output.split())
-    assert "Let a node into the cluster, and print the settings to start it with." in told and "..." not in told.partition("Commands:")[2]
+    assert "Add a node to the cluster, and print the settings to start it with." in told and "..." not in told.partition("Commands:")[2]
 
 
 def test_a_mistyped_verb_is_answered_with_the_nearest() -> None:

@@ -1,8 +1,8 @@
-"""The command line: thin verbs over HTTP, the node's start, and the tables' tools.
+"""The command line: thin commands over HTTP, the start of a node, and table tools.
 
-Data goes to stdout, notices and errors to stderr, so that everything can be piped. `--json` makes the output one JSON value, or one a line
-where it streams. Exit codes are `exits`. Nothing heavy is imported before the command that needs it runs: `polynya --help` and a mistyped
-flag answer at once, and the stream verbs never load what only tables need.
+Data goes to stdout, notices and errors to stderr, so that output can be piped. `--json` prints one JSON value, or one per line for
+streaming output. `exits` holds the exit codes. Heavy modules are imported only by the command that needs them: `polynya --help` and usage
+errors respond at once, and stream commands never load table libraries.
 """
 
 from polynya.cli.app import main

@@ -1,4 +1,4 @@
-"""The `polynya` command: its verbs, found lazily, and what becomes of their errors."""
+"""The `polynya` command: loads its commands lazily, and maps errors to exit codes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.process_exit import ProcessExit
 from polynya.files import keep_private
 
-VERBS = {  # name: (module, what --help says), in the order of the list
+VERBS = {  # name: (module, help line), in the order of --help
     "serve": ("node.serve", "Start a node and serve until it is told to stop."),
     "cluster": ("cluster.commands", "Look at a cluster, change it while it works, and start one here for development."),
     "create": ("streams.lifecycle", "Create a stream."),
@@ -76,7 +76,7 @@ Data goes to stdout, notices and errors to stderr.
 
 
 class Verbs(CommandGroup):
-    """Loads the module of a verb when that verb is named."""
+    """Loads the module of a command when that command is named."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -89,7 +89,7 @@ class Verbs(CommandGroup):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Verbs without loading their modules."""
+        """Complete command names without loading their modules."""
         found = [CompletionItem(name, help=text) for name, (_, text) in VERBS.items() if name.startswith(incomplete)]
         return found if not incomplete.startswith("-") else super(click.Group, self).shell_complete(ctx, incomplete)
 
@@ -118,7 +118,7 @@ def _say_version(context: click.Context, _: click.Parameter, asked: bool) -> Non
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_say_version, help="Show the version and its commit, and exit."
 )
 def cli() -> None:
-    """Append and tail streams over HTTP, and find every stream again as a table.
+    """Append and tail streams over HTTP, and query every stream as a table.
 
     \b
     polynya serve                                    start a node here
@@ -153,7 +153,7 @@ def _run(arguments: list[str] | None) -> NoReturn:
     except BrokenPipeError:
         _broken_pipe()
     except SystemExit:
-        if type(sys.stdout).__name__.endswith("PacifyFlushWrapper"):  # click met a broken pipe, and says 1
+        if type(sys.stdout).__name__.endswith("PacifyFlushWrapper"):  # click maps a broken pipe to 1
             sys.exit(exits.BROKEN_PIPE)
         raise
 
@@ -167,6 +167,6 @@ def _leave(code: int) -> NoReturn:
 
 
 def _broken_pipe() -> NoReturn:
-    """The reader has gone: leave without a word, and without a second error when the interpreter flushes."""
+    """Exit silently: the reader of stdout is gone, and the interpreter's flush must not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(exits.BROKEN_PIPE)

@@ -1,4 +1,4 @@
-"""`polynya completion`: the scripts that make shells complete verbs, options and the names of streams."""
+"""`polynya completion`: shell completion scripts for commands, options and stream names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHELLS = ("bash", "zsh", "fish")
 @click.command("completion")
 @click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(SHELLS))
 def completion_command(shell: str) -> None:
-    """Print the completion script of SHELL. Names of streams are asked of the server while one types.
+    """Print the completion script of SHELL. Stream names are fetched from the server while you type.
 
     \b
     polynya completion bash > ~/.local/share/bash-completion/completions/polynya
@@ -25,5 +25,5 @@ def completion_command(shell: str) -> None:
 
     found = get_completion_class(shell)
     assert found is not None
-    # Click's script for fish takes what it says of a verb apart at every comma, and shows the first piece.
+    # Click's script for fish splits a help text at every comma and shows only the first part.
     click.echo(found(cli, {}, PROGRAM, VARIABLE).source().replace('(string split "," $', '(string split --max 1 "," $'))

@@ -1,4 +1,4 @@
-"""`polynya man`: the man page, made from the same words as every --help."""
+"""`polynya man`: the man page, generated from the help texts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def man_command() -> None:
 
 
 def man_page() -> str:
-    """The page in roff (man(7))."""
+    """Return the page in roff (man(7))."""
     from polynya.cli.app import cli
     from polynya.config.settings import CLIENT_VARIABLES, PREFIX
 
@@ -52,7 +52,7 @@ def man_page() -> str:
 
 
 def all_commands(**settings: Any) -> Iterator[tuple[click.Command, click.Context]]:
-    """Every command that does something, in the order of the help, each in a context with these `settings`."""
+    """Yield every leaf command in the order of the help, each in a context with these `settings`."""
     from polynya.cli.app import VERBS, cli
 
     with click.Context(cli, info_name="polynya", **cli.context_settings) as context:
@@ -85,7 +85,7 @@ def _section(command: click.Command, context: click.Context) -> Iterator[str]:
 
 
 def _body(text: str) -> Iterator[str]:
-    """Paragraphs; those that begin with a backspace keep their lines, as click has it."""
+    """Yield paragraphs; click keeps the lines of those that start with a backspace."""
     for number, paragraph in enumerate(text.split("\n\n")):
         if number:
             yield ".PP"
@@ -104,6 +104,6 @@ def _exits() -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """Plain text as roff takes it."""
+    """Escape plain text for roff."""
     escaped = text.replace("\\", r"\e").replace("-", r"\-").replace('"', r"\(dq")
     return rf"\&{escaped}" if escaped[:1] in (".", "'") else escaped

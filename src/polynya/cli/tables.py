@@ -1,4 +1,4 @@
-"""The verbs on tables: make and list them, bring them up to date, ask them."""
+"""The table commands: create, list, sync and query tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from polynya.lakehouse.worker import RunnerFactory
 
 NEEDS_LAKE = f"tables need more than the lean server: {INSTALL}"
-NEXT_STEPS = {  # what the pipeline does after it has told a step
+NEXT_STEPS = {  # the step that follows each reported one
     "planned": "starting Spark, looking at the records",
     "schema": "writing the plan",
     "plan": "running the job in Spark",
@@ -42,7 +42,7 @@ master_option = click.option("--master", metavar="URL", default="", help="The Sp
 
 @click.group("table", cls=CommandGroup)
 def table_command() -> None:
-    """Make and list tables: every stream under a prefix, as rows, in Iceberg and Delta at once."""
+    """Create and list tables: every stream under a prefix, as rows, in Iceberg and Delta at once."""
 
 
 @table_command.command("create")
@@ -51,9 +51,9 @@ def table_command() -> None:
 @as_json
 @server_option
 def table_create_command(client: Client, name: str, prefix: str, as_json: bool) -> None:
-    """Make the table NAME of all streams, also later ones, whose names begin with a prefix.
+    """Create the table NAME of all current and future streams whose names start with a prefix.
 
-    It has rows once 'polynya compact' has run. It is no error if the table exists with the same prefix.
+    It has rows once 'polynya compact' has run. Succeeds if the table exists with the same prefix.
 
     \b
     polynya table create flights --prefix flights/
@@ -77,7 +77,7 @@ def table_create_command(client: Client, name: str, prefix: str, as_json: bool) 
 @as_json
 @server_option
 def table_ls_command(client: Client, as_json: bool) -> None:
-    """List the tables: where they are in both formats, how much is in them, and how far they are behind their streams.
+    """List the tables: their locations in both formats, their size, and their lag behind the streams.
 
     \b
     polynya table ls
@@ -103,10 +103,9 @@ def table_ls_command(client: Client, as_json: bool) -> None:
 @as_json
 @server_option
 def compact_command(client: Client, tables: tuple[str, ...], master: str, as_json: bool) -> None:
-    """Bring TABLES (none named: all) up to date, with Spark: what was acknowledged before is in them after it.
+    """Sync TABLES (default: all) with Spark: they then hold everything acknowledged before the command.
 
-    It may be stopped anywhere and given again, and by two at once: every record becomes one row. With the embedded store it runs on the
-    server's machine only.
+    Safe to stop, repeat and run concurrently: every record becomes one row. With the embedded store it runs only on the server's machine.
 
     \b
     polynya compact
@@ -145,7 +144,7 @@ def lake_command() -> None:
 @master_option
 @server_option
 def lake_run_command(client: Client, tables: tuple[str, ...], interval: float, master: str) -> None:
-    """Keep TABLES (none named: all) up to date until SIGTERM or Ctrl-C: 'polynya compact' again and again, in one Spark session.
+    """Sync TABLES (default: all) repeatedly until SIGTERM or Ctrl-C, in one Spark session.
 
     'polynya serve --lake-interval 1min' runs this as a child of the server.
 
@@ -164,10 +163,10 @@ def lake_run_command(client: Client, tables: tuple[str, ...], interval: float, m
 @as_json
 @server_option
 def sql_command(client: Client, question: str, as_json: bool) -> None:
-    """Answer a SELECT over tables by their names; with --json a list of rows. '-' reads the question from stdin.
+    """Run a SELECT over tables; with --json print a list of rows. '-' reads the query from stdin.
 
-    Each table is there also as NAME__dlq, with what fitted no column. How far a table is behind its streams is said on stderr. The column
-    "offset" is a word of SQL: write it in double quotes. Large answers come as they are read, the heads again every 1,000 rows.
+    Each table also exists as NAME__dlq, with the records that fit no column. The lag of a table behind its streams is printed on stderr.
+    "offset" is a keyword of SQL: put the column in double quotes. Large results are streamed, with the header every 1,000 rows.
 
     \b
     polynya sql "select carrier, count(*) from flights group by carrier"
@@ -191,14 +190,14 @@ def sql_command(client: Client, question: str, as_json: bool) -> None:
 
 
 def coordinator_of(client: Client) -> HttpCoordinator:
-    """For the pipeline: the server, which tells its admin port itself."""
+    """Return the pipeline's coordinator; the server supplies its admin port."""
     from polynya.lakehouse.coordinator import HttpCoordinator
 
     return HttpCoordinator("", client.server, client.connections())
 
 
 def spark_factory(master: str) -> RunnerFactory:
-    """Starts Spark when the first job needs it."""
+    """Return a function that starts Spark when the first job needs it."""
     from polynya.lakehouse.commit import Runner
 
     def start() -> Runner:
@@ -211,7 +210,7 @@ def spark_factory(master: str) -> RunnerFactory:
 
 
 def location(table: dict[str, Any], key: str) -> str:
-    """The URI of an object, or folder, of a table as the server lists it."""
+    """Return the URI of a table's object or folder."""
     store = table["store"]
     if store["kind"] == "s3":
         return "/".join(part for part in (f"s3://{store['bucket']}", store["root"].strip("/"), key) if part)
@@ -219,7 +218,7 @@ def location(table: dict[str, Any], key: str) -> str:
 
 
 def _shown(table: dict[str, Any]) -> dict[str, Any]:
-    """A table as `table ls --json` prints it: Delta's location complete; null where nothing was built yet."""
+    """Return a table as `table ls --json` prints it: with Delta's full URI, and null before the first build."""
     built = bool(table["iceberg"])
     own = {
         "iceberg": table["iceberg"] or None,
@@ -238,7 +237,7 @@ def _behind(table: dict[str, Any]) -> str:
 
 
 def narrated(doing: Callable[[str], None]) -> Callable[[str, str], None]:
-    """Tells the steps of the pipeline as lines, and names the one that follows to `doing`."""
+    """Print the steps of the pipeline, and pass the name of the next one to `doing`."""
 
     def tell(step: str, said: str) -> None:
         _progress(step, said)
@@ -256,7 +255,7 @@ def _path(name: str) -> str:
 
 
 def _print_json(columns: list[str], blocks: Iterator[list[tuple[Any, ...]]]) -> None:
-    """A list of objects, written as it comes."""
+    """Stream a list of objects."""
     import msgspec
 
     encoder = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
@@ -270,7 +269,7 @@ def _print_json(columns: list[str], blocks: Iterator[list[tuple[Any, ...]]]) -> 
 
 
 def _plain(value: Any) -> Any:
-    """Bytes as the text that they nearly always are; whole numbers of any size."""
+    """Decode bytes as text, and pass integers of any size."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, list):
@@ -290,7 +289,7 @@ def _cell(value: object) -> object:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Faults of the pipeline as ends of the command."""
+    """Convert pipeline errors to exit codes."""
     try:
         yield
     except ModuleNotFoundError as missing:

@@ -1,1 +1,1 @@
-"""Commands that inspect and change a cluster, and the one that starts a cluster on this machine for development."""
+"""Commands that inspect and change a cluster, and `dev`, which starts one on this machine for development."""

@@ -1,4 +1,4 @@
-"""`polynya cluster`: look at a cluster, start one here for development, and make its certificates."""
+"""`polynya cluster`: inspect a cluster, start one locally for development, and create its certificates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNTOLD = "the cluster is not well; the server says why to those with a token: se
 
 @click.group("cluster", cls=CommandGroup)
 def cluster_command() -> None:
-    """Several nodes that act as one server: any of them answers everything, and one that is lost takes nothing with it."""
+    """Operate a cluster: nodes that act as one server. Every node accepts every request, and the cluster survives the loss of a node."""
 
 
 for _command in (dev_command, *COMMANDS):
@@ -40,8 +40,7 @@ for _command in (dev_command, *COMMANDS):
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what the server says, as JSON; with --watch one line for each look.")
 def status_command(client: Client, with_groups: bool, watch: bool, as_json: bool) -> None:
-    """Show the nodes, which of them are there, how many groups each leads and how many replicas it has, and what is on the move. Any node can
-    be asked.
+    """Show the nodes, their state, their leaders and replicas, and the moves in progress. Every node can report this.
 
     \b
     polynya cluster status
@@ -51,7 +50,7 @@ def status_command(client: Client, with_groups: bool, watch: bool, as_json: bool
     while True:
         told = _look_again(client) if watch else _look(client)
         if watch and not as_json:
-            click.clear()  # of a terminal alone
+            click.clear()  # clears terminals only
             click.echo(f"{time.strftime('%H:%M:%S')}, as {client.server} says")
         if as_json and told is not None:
             output.json_line(told)
@@ -63,7 +62,7 @@ def status_command(client: Client, with_groups: bool, watch: bool, as_json: bool
 
 
 def _look_again(client: Client) -> dict[str, Any] | None:
-    """None, and said why, while the server does not answer."""
+    """Fetch the view; print a notice and return None while the server does not respond."""
     import httpx
 
     try:
@@ -106,8 +105,8 @@ def _show(told: dict[str, Any], *, with_groups: bool) -> None:
 @click.option("--exit-when-healthy", is_flag=True, help="With --watch: leave once all is well.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each look: healthy, problems, notes.")
 def health_command(client: Client, watch: bool, exit_when_healthy: bool, as_json: bool) -> None:
-    """Say whether all is well: every node there, every group led, every replica up to date. Exit code 1 says no, and why. What only read
-    replicas lack is noted, and all is well without it.
+    """Check the cluster: every node up, every group with a leader, every replica caught up. Exits with code 1 and the reasons otherwise.
+    Problems of read replicas alone are notes and leave the cluster healthy.
 
     \b
     polynya cluster health
@@ -133,7 +132,7 @@ def health_command(client: Client, watch: bool, exit_when_healthy: bool, as_json
 
 
 class _Host(click.ParamType):  # type: ignore[type-arg]
-    """A name in the DNS, also with a wildcard, or an address."""
+    """A DNS name, which may have a wildcard, or an address."""
 
     name = "host"
 
@@ -152,10 +151,10 @@ class _Host(click.ParamType):  # type: ignore[type-arg]
     "--host", "hosts", type=_Host(), multiple=True, help="A name or address that the certificates made now are for, too. Repeatable."
 )
 def ca_command(folder: Path, nodes: tuple[int, ...], hosts: tuple[str, ...]) -> None:
-    """Make an authority for a cluster in FOLDER, and the certificates by which its nodes prove to each other who they are.
+    """Create a certificate authority for a cluster in FOLDER, and the certificates with which its nodes authenticate to each other.
 
-    For development and trials: the authority's key lies beside its certificates. FOLDER that holds an authority is used again, so that
-    certificates can be added and renewed. Give a node ca.crt, its node-N.crt and its node-N.key, and keep ca.key away from all of them.
+    For development and tests: the authority's key is stored beside its certificates. An authority that exists in FOLDER is reused, to add
+    or renew certificates. Give a node ca.crt, its node-N.crt and its node-N.key. Keep ca.key off all nodes.
 
     \b
     polynya cluster ca ./ca --node 1 --node 2 --node 3
@@ -170,7 +169,7 @@ def ca_command(folder: Path, nodes: tuple[int, ...], hosts: tuple[str, ...]) -> 
             make_certificate(folder, node, list(hosts))
     except (OSError, ValueError) as error:
         raise exits.Refused(f"{folder}: {error}") from None
-    for node in nodes:  # when all are made: whoever reads this may not read to its end
+    for node in nodes:  # after all are created: the reader of stdout may close early
         click.echo(f"[cluster]  # node {node}")
         for key, name in (("ca", "ca.crt"), ("cert", f"node-{node}.crt"), ("key", f"node-{node}.key")):
             click.echo(f"{key} = {toml_text(str((folder / name).absolute()))}")
@@ -186,7 +185,7 @@ def _role(node: dict[str, Any]) -> str:
 
 def _row(node: dict[str, Any], more: list[str]) -> tuple[object, ...]:
     beside = tuple({"zone": _zone, "role": _role}[head](node) for head in more)
-    condition = node.get("condition", node.get("state", "active"))  # a release before this one tells the state alone
+    condition = node.get("condition", node.get("state", "active"))  # older releases report only the state
     states = ([] if condition == "active" else [condition]) + ([] if node["there"] else ["away"])
     return (
         node["id"],
@@ -224,7 +223,7 @@ def _look(client: Client) -> dict[str, Any]:
 
 
 def _outside(client: Client, told: dict[str, Any]) -> exits.Refused:
-    """A node that knows no nodes: one that its cluster has not let in, or one by itself."""
+    """Explain an empty node list: the node was not admitted to its cluster, or it is a single node."""
     if told.get("problems"):
         hint = "On a node of the cluster: 'polynya cluster add'; the log of this one says whom it cannot reach, and why."
         return exits.Refused(told["problems"][0], hint=hint)
@@ -235,17 +234,17 @@ def _outside(client: Client, told: dict[str, Any]) -> exits.Refused:
 
 
 def _health(client: Client, *, patient: bool) -> tuple[list[str], list[str]]:
-    """Problems and notes. `patient`: a server that does not answer is a problem like others."""
+    """Return problems and notes. `patient`: report a server that does not respond as a problem."""
     import httpx
 
     try:
-        answer = client.send("GET", "/v1/cluster/health")  # without an admin's token, too
-        if answer.status_code == 404:  # a node of a release before that route, while a cluster is upgraded
+        answer = client.send("GET", "/v1/cluster/health")  # works without an admin token
+        if answer.status_code == 404:  # an older release without this route, during an upgrade
             answer = client.send("GET", "/v1/cluster")
         if answer.status_code not in (200, 503):
             raise client.refused(answer)
         told = answer.json()
-        if "nodes" not in told:  # a server with access control, which was asked without a token that it takes
+        if "nodes" not in told:  # the server has access control and accepted no token
             return ([] if told["healthy"] else [UNTOLD]), []
         if not told["nodes"]:
             raise _outside(client, told)

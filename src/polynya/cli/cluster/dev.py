@@ -1,4 +1,4 @@
-"""`polynya cluster dev`: a cluster on this machine, each node as real as elsewhere."""
+"""`polynya cluster dev`: a cluster of full nodes on this machine."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ from polynya.config.settings import SETTINGS
 from polynya.files import make_folder, write_whole
 
 STEP = 10  # ports from one node to the next: each takes three
-NODES_MAX = 15  # of a start
+NODES_MAX = 15  # per start
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 LEAVE_SECONDS = 5.0
 LOOK_SECONDS = 0.2
-SAID_OF_WAITING = 2  # problems: what else is wrong follows from them
-OWN = ("listen", "data", "cores")  # of each node's file, as is all of `cluster.`
+SAID_OF_WAITING = 2  # problems shown: the others follow from them
+OWN = ("listen", "data", "cores")  # set in each node's file, as is all of `cluster.`
 PORT_TRIES = 200
 PORT_LOW = 10_000
 REPLICAS_DEFAULT = 3
@@ -59,7 +59,7 @@ REPLICAS_DEFAULT = 3
 
 @dataclass
 class DevNode:
-    """One node of it. `process` is that of the first start."""
+    """One node. `process` is the process of the first start."""
 
     number: int
     folder: Path
@@ -69,7 +69,7 @@ class DevNode:
     down: bool = field(default=False)
     joins: bool = False
     reader: bool = False
-    log_start: int = 0  # in its log: of this start
+    log_start: int = 0  # log offset at this start
 
     @property
     def url(self) -> str:
@@ -81,13 +81,13 @@ class DevNode:
 
     @property
     def entry(self) -> str:
-        """Of `[[cluster.nodes]]`."""
+        """The node's entry in `[[cluster.nodes]]`."""
         role = 'role = "reader"\n' if self.reader else ""
         return f'[[cluster.nodes]]\nid = {self.number}\npeer = "{self.peer}"\nhttp = "{self.url}"\n{role}'
 
     @property
     def was_removed(self) -> bool:
-        """From the cluster: it does not start any more."""
+        """True if the node was removed from the cluster; it does not start again."""
         return (self.folder / REMOVED).exists()
 
 
@@ -102,11 +102,11 @@ class DevNode:
 @click.option("--restore", "place", metavar="PLACE", help="Begin with the newest backup in PLACE; see 'polynya restore'.")
 @with_hidden_settings
 def dev_command(count: int | None, readers: int | None, replicas: str | None, place: str | None, **values: str | None) -> None:
-    """Start a cluster on this machine, and stop it with Ctrl-C. All flags of 'polynya serve' are taken, for every node.
+    """Start a cluster on this machine; Ctrl-C stops it. All flags of 'polynya serve' apply to every node.
 
-    Node N listens ten ports after the one before it. --data (./polynya-cluster) gets a folder for each, node-N, with its log, the pid of its
-    supervisor in node.pid, and start.sh, which starts just that node again: one that is killed stays down until then. 'polynya cluster add
-    --dev FOLDER' starts one more while it runs.
+    Each node listens ten ports above the previous one. --data (./polynya-cluster) gets a folder node-N per node with its log, the pid of
+    its supervisor in node.pid, and start.sh, which restarts only that node. A killed node stays down until then. 'polynya cluster add
+    --dev FOLDER' starts another node while the cluster runs.
 
     \b
     polynya cluster dev
@@ -126,7 +126,7 @@ def dev_command(count: int | None, readers: int | None, replicas: str | None, pl
     if place is not None:
         _restore(place, nodes, values)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupted)  # a shell that starts this in the background has had SIGINT ignored
+        signal.signal(number, _interrupted)  # a background job of a shell starts with SIGINT ignored
     output.notice(f"starting {output.counted(len(nodes), 'node')} in {folder}")
     try:
         for node in nodes:
@@ -156,7 +156,8 @@ for _option in dev_command.params:
 
 
 def _laid_out(folder: Path, wanted: tuple[int | None, int | None], values: Mapping[str, str | None]) -> list[DevNode]:
-    """The nodes with their places, read replicas last. `wanted`: how many, and how many of those. Raises `exits.Misused`."""
+    """Return the nodes with their folders and ports, read replicas last. `wanted`: the numbers of nodes and of read replicas. Raises
+    `exits.Misused`."""
     from polynya.config.model import split_listen
 
     odd = [setting.flag for setting in SETTINGS if setting.key.startswith("cluster.") and values[_variable(setting.key)] is not None]
@@ -191,7 +192,7 @@ def _laid_out(folder: Path, wanted: tuple[int | None, int | None], values: Mappi
 
 
 def _refuse_replicas(wanted: str | None, nodes: list[DevNode]) -> None:
-    """Each replica needs a node of its own. Without the flag a small cluster has as many replicas as nodes. Raises `exits.Misused`."""
+    """Check that each replica has a voting node. By default a small cluster has one replica per node. Raises `exits.Misused`."""
     voting = sum(not node.reader for node in nodes)
     if int(wanted or 0) > voting:
         raise exits.Misused(
@@ -201,7 +202,7 @@ def _refuse_replicas(wanted: str | None, nodes: list[DevNode]) -> None:
 
 
 def _refuse_running(nodes: list[DevNode], folder: Path) -> None:
-    """Two of this command in one folder would each take the other's nodes for their own. Those of one that was killed need a moment to stop."""
+    """Refuse a folder whose cluster runs: two commands would manage the same nodes. Nodes of a killed command get a moment to stop."""
     deadline = time.monotonic() + LEAVE_SECONDS
     while running := [node for node in nodes if is_running(node.folder)]:
         if time.monotonic() > deadline:
@@ -211,7 +212,7 @@ def _refuse_running(nodes: list[DevNode], folder: Path) -> None:
 
 
 def _refuse_taken(nodes: list[DevNode]) -> None:
-    """Another cluster on these ports would answer for this one."""
+    """Refuse ports in use: another cluster there would answer for this one."""
     for node in nodes:
         taken = [port for port in range(node.port, node.port + 3) if _has_a_listener(node.host.strip("[]"), port)]
         if taken:
@@ -220,7 +221,7 @@ def _refuse_taken(nodes: list[DevNode]) -> None:
 
 
 def _lay_out(nodes: list[DevNode], folder: Path, laid: Laid, values: Mapping[str, str | None]) -> None:
-    """The folders of all nodes. What a node would refuse is refused here, and leaves no half of a cluster behind. Raises `exits.Ended`."""
+    """Create the folders of all nodes. Invalid settings are refused first, so that no partial cluster is left. Raises `exits.Ended`."""
     new = [node.folder for node in nodes if not node.folder.exists()]
     try:
         make_folder(folder)
@@ -238,8 +239,9 @@ def _lay_out(nodes: list[DevNode], folder: Path, laid: Laid, values: Mapping[str
 
 
 def _has_objects(values: Mapping[str, str | None]) -> bool:
-    """Whether the nodes share the folder `objects`: neither the flags nor the environment name another store. Raises `exits.Misused` when each node would
-    have one of its own."""
+    """Return True if the nodes share the folder `objects`, because neither flags nor environment name another store.
+
+    Raises `exits.Misused` if each node would have a separate store."""
     environment = _environment()
     backend = values["cold_backend"] or environment.get("POLYNYA_COLD_BACKEND") or "local"
     root = values["cold_root"] or environment.get("POLYNYA_COLD_ROOT") or ""
@@ -249,7 +251,7 @@ def _has_objects(values: Mapping[str, str | None]) -> bool:
 
 
 def _config(node: DevNode, values: Mapping[str, str | None]) -> Config:
-    """What its start will read. Raises `exits.Misused`."""
+    """Load the settings that the node's start will read. Raises `exits.Misused`."""
     config = loaded_config(str(node.folder / "polynya.toml"), {**values, **dict.fromkeys(OWN)}, _environment()).config
     try:
         check_lake(config)
@@ -259,7 +261,7 @@ def _config(node: DevNode, values: Mapping[str, str | None]) -> Config:
 
 
 def _free_ports(host: str, count: int) -> int:
-    """A port for the first node, so that all others are free as well."""
+    """Return a port for the first node such that all ports of the cluster are free."""
     end = _connections_from() - STEP * count
     for _ in range(PORT_TRIES):
         base = PORT_LOW + secrets.randbelow(end - PORT_LOW)
@@ -269,7 +271,7 @@ def _free_ports(host: str, count: int) -> int:
 
 
 def _connections_from() -> int:
-    """Above, the kernel gives ports to connections: one would take that of a node which is down. Where it says nothing, as Linux has it."""
+    """Return the first ephemeral port. A connection could take a port above it from a node that is down. Defaults to Linux's 32768."""
     with contextlib.suppress(OSError, ValueError):
         begin = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
         if begin > 2 * PORT_LOW:
@@ -287,7 +289,7 @@ def _is_free(host: str, port: int) -> bool:
 
 
 def _has_a_listener(host: str, port: int) -> bool:
-    """Connections that have just ended there are no hindrance. What else the address lacks a node says itself."""
+    """Return True if a process listens on the port. Ignores connections in TIME_WAIT; the node reports other errors."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -299,7 +301,7 @@ def _has_a_listener(host: str, port: int) -> bool:
 
 
 def _flags(values: Mapping[str, str | None]) -> list[str]:
-    """Those of `polynya serve` that every node gets."""
+    """Return the flags of `polynya serve` that every node gets."""
     found: list[str] = []
     for setting in SETTINGS:
         text = values[_variable(setting.key)] if setting.flag else None
@@ -309,7 +311,7 @@ def _flags(values: Mapping[str, str | None]) -> list[str]:
 
 
 def _prepare(node: DevNode, nodes: list[DevNode], folder: Path, laid: Laid) -> None:
-    """The node's folder, its file of settings, and its start.sh."""
+    """Write the node's folder, settings file and start.sh."""
     make_folder(node.folder)
     lines = [f'listen = "{node.host}:{node.port}"', f"data = {toml_text(str(node.folder))}", f"cores = {laid.cores}", ""]
     if laid.objects:
@@ -320,14 +322,14 @@ def _prepare(node: DevNode, nodes: list[DevNode], folder: Path, laid: Laid) -> N
     write_whole(node.folder / SETTINGS_FILE, "\n".join(lines).encode())
     command = [sys.executable, "-m", "polynya", "serve", "--config", str(node.folder / "polynya.toml"), *laid.flags]
     script = f'#!/bin/sh\n# Starts node {node.number} of this cluster, until SIGTERM or Ctrl-C.\nexec {shlex.join(command)} "$@"\n'
-    write_whole(node.folder / "start.sh", script.encode(), mode=0o700)  # last: whoever finds it finds a node that is ready to be started
+    write_whole(node.folder / "start.sh", script.encode(), mode=0o700)  # written last: it marks the node as ready to start
 
 
 # --- one more --------------------------------------------------------------------------------------------------------------------
 
 
 def next_place(folder: Path, number: int | None) -> DevNode:
-    """Where a node more of a running cluster goes. Raises `exits.Misused`."""
+    """Choose the folder and ports of a node to add. Raises `exits.Misused`."""
     folder = folder.absolute()
     nodes = _nodes_of(folder)
     if not nodes or not (folder / LAID).exists():
@@ -345,14 +347,14 @@ def next_place(folder: Path, number: int | None) -> DevNode:
 
 
 def lay_out_joining(folder: Path, node: DevNode) -> None:
-    """The node's folder: the process that runs the cluster starts it when it is there."""
+    """Write the node's folder; the running `cluster dev` then starts it."""
     folder = folder.absolute()
     laid = read_laid(folder)
     _prepare(node, [*_nodes_of(folder), node], folder, laid)
 
 
 def _nodes_of(folder: Path) -> list[DevNode]:
-    """As their files of settings have them."""
+    """Return the nodes according to their settings files."""
     found = []
     for number in numbers(folder):
         node = folder / f"node-{number}"
@@ -364,7 +366,7 @@ def _nodes_of(folder: Path) -> list[DevNode]:
 
 
 def _restore(place: str, nodes: list[DevNode], values: Mapping[str, str | None]) -> None:
-    """Every node's folder from the same backup. Raises `exits.Ended`."""
+    """Restore all nodes' folders from the same backup. Raises `exits.Ended`."""
     from polynya.cli.storage.backup import restore_into
 
     restore_into(place, [_config(node, values) for node in nodes])
@@ -374,7 +376,7 @@ def _restore(place: str, nodes: list[DevNode], values: Mapping[str, str | None])
 
 
 def _start(node: DevNode) -> None:
-    """In a session of its own, so that Ctrl-C is ours to hand on; it goes when this process does."""
+    """Start a node in its own session, because this process handles Ctrl-C; the node dies with this process."""
     with (node.folder / "node.log").open("ab") as log:
         node.log_start = log.tell()
         node.process = subprocess.Popen(
@@ -388,13 +390,13 @@ def _start(node: DevNode) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Of every node: without what its own file says."""
+    """Return the nodes' environment without the variables that their settings files replace."""
     own = {f"POLYNYA_{name.upper()}" for name in OWN}
     return {name: text for name, text in os.environ.items() if name not in own and not name.startswith("POLYNYA_CLUSTER_")}
 
 
 def _wait_until_healthy(nodes: list[DevNode]) -> None:
-    """Says what it waits for when that changes. Raises `exits.Refused` when a node ends, or the time is over."""
+    """Wait, and print what is missing when it changes. Raises `exits.Refused` when a node exits or time runs out."""
     deadline = time.monotonic() + START_SECONDS
     said: list[str] = []
     with Client(nodes[0].url) as client:
@@ -441,7 +443,7 @@ def _interrupted(number: int, _: object) -> None:
 
 
 def _watch(nodes: list[DevNode], folder: Path) -> None:
-    """Until a signal. A node that ends stays down; one that was started again, by whomever, is named; one that was added is started."""
+    """Run until a signal: report nodes that stop or restart, and start nodes that were added."""
     while True:
         for node in _nodes_of(folder):
             if node.number not in [each.number for each in nodes] and (node.folder / "start.sh").exists():
@@ -461,7 +463,7 @@ def _watch(nodes: list[DevNode], folder: Path) -> None:
 
 
 def _stop(nodes: list[DevNode]) -> None:
-    """All of them, those that were started again as well."""
+    """Stop all nodes, including those that were restarted."""
     for node in nodes:
         if (pid := running_pid(node.folder)) is not None:
             _send(pid, signal.SIGTERM)
@@ -478,7 +480,7 @@ def _stop(nodes: list[DevNode]) -> None:
 
 
 def is_running(folder: Path) -> bool:
-    """Whether a node has this data folder."""
+    """Return True if a node holds the lock of this data folder."""
     try:
         with (folder / "node.lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -490,7 +492,7 @@ def is_running(folder: Path) -> bool:
 
 
 def running_pid(folder: Path) -> int | None:
-    """Of the supervisor, if the node runs: a file that a killed one left says nothing."""
+    """Return the supervisor's pid if the node runs; the file of a killed node is stale."""
     if not is_running(folder):
         return None
     try:
@@ -508,7 +510,7 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 def _last_lines(node: DevNode) -> str:
-    """Of its log, since this start."""
+    """Return the last log lines since this start."""
     with (node.folder / "node.log").open("rb") as log:
         log.seek(node.log_start)
         return "\n".join(log.read().decode(errors="replace").splitlines()[-5:])

@@ -1,4 +1,4 @@
-"""The folder of `polynya cluster dev`: what its files say of the cluster and its nodes, also where an earlier release left empty or torn ones."""
+"""The folder of `polynya cluster dev`: reads the files of its cluster and nodes, and tolerates empty or torn ones of an earlier release."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTINGS_FILE = "polynya.toml"
 
 
 class Laid(msgspec.Struct):
-    """How the nodes of a folder are started: what one that is added later takes over."""
+    """The start options of a folder's nodes; an added node takes them over."""
 
     cores: int
     flags: list[str]
@@ -30,9 +30,9 @@ class Laid(msgspec.Struct):
 
 
 def numbers(folder: Path) -> list[int]:
-    """Numbers of the folder's nodes, without those that were removed from the cluster.
+    """Return the numbers of the folder's nodes, except those removed from the cluster.
 
-    Before any node has data an interrupted start is completed: the nodes are those that a file of settings names, none where all are damaged."""
+    Before any node has data, complete an interrupted start: use the nodes that any readable settings file names."""
     there = {int(path.name[5:]) for path in folder.glob("node-*") if path.name[5:].isdigit()}
     removed = {number for number in there if (folder / f"node-{number}" / REMOVED).exists()}
     found = {number: settings for number in there if (settings := settings_of(folder / f"node-{number}")) is not None}
@@ -42,7 +42,7 @@ def numbers(folder: Path) -> list[int]:
 
 
 def settings_of(node: Path) -> dict[str, Any] | None:
-    """A node's file of settings, or None where it is missing, empty or torn."""
+    """Return a node's settings, or None if the file is missing, empty or torn."""
     try:
         settings = tomllib.loads((node / SETTINGS_FILE).read_text())
         return settings if settings["listen"] and settings["cluster"]["node"] and settings["cluster"]["nodes"] else None
@@ -51,7 +51,7 @@ def settings_of(node: Path) -> dict[str, Any] | None:
 
 
 def birth_of(node: Path) -> NodeIdentity | None:
-    """The identity of a node's data, or None where there is none that can be read."""
+    """Return the identity of a node's data, or None if it is missing or unreadable."""
     try:
         return msgspec.json.decode((node / BIRTH).read_bytes(), type=NodeIdentity)
     except (OSError, ValueError):
@@ -59,7 +59,7 @@ def birth_of(node: Path) -> NodeIdentity | None:
 
 
 def joins(node: Path) -> bool:
-    """Whether the node joined a cluster that was there, by its settings, else by its data."""
+    """Return True if the node joined an existing cluster, according to its settings or else its data."""
     settings = settings_of(node)
     if settings is not None:
         return bool(settings["cluster"].get("join", False))
@@ -68,7 +68,7 @@ def joins(node: Path) -> bool:
 
 
 def reads(node: Path) -> bool:
-    """Whether the node is a read replica, by its settings, else by those of the other nodes, else by the data of the first nodes."""
+    """Return True for a read replica, according to its settings, else those of other nodes, else the data of the first nodes."""
     for folder in (node, *sorted(node.parent.glob("node-*"))):
         settings = settings_of(folder)
         for entry in settings["cluster"]["nodes"] if settings is not None else ():
@@ -78,13 +78,13 @@ def reads(node: Path) -> bool:
 
 
 def _first_readers(folder: Path) -> set[int]:
-    """Numbers of the read replicas that the cluster was born with."""
+    """Return the numbers of the read replicas that the cluster started with."""
     births = [birth_of(node) for node in folder.glob("node-*")]
     return {number for birth in births if birth is not None for number in birth.readers}
 
 
 def cluster_id(folder: Path) -> str:
-    """The id of the folder's cluster: that of its file, else that of the nodes' data, else a new one. Raises `exits.Refused`."""
+    """Return the cluster's id from its file, else from the nodes' data, else a new one. Raises `exits.Refused`."""
     path = folder / ID
     try:
         return str(parse_cluster_id(path.read_text(errors="replace").strip()))
@@ -108,7 +108,7 @@ def cluster_id(folder: Path) -> str:
 
 
 def read_laid(folder: Path) -> Laid:
-    """How the folder's nodes are started. Raises `exits.Refused` when the file is empty or torn."""
+    """Return the start options of the nodes. Raises `exits.Refused` if the file is empty or torn."""
     path = folder / LAID
     try:
         return msgspec.json.decode(path.read_bytes(), type=Laid)

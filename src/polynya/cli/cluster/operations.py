@@ -1,4 +1,4 @@
-"""`polynya cluster add`, `cordon`, `drain` and the others: what is done to a cluster while it works."""
+"""`polynya cluster add`, `cordon`, `drain` and the other commands that change a running cluster."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _timeout = click.option(
 
 
 class WaitMode(NamedTuple):
-    """How a command ends: waiting for what it asked for, at most `timeout` seconds, or not."""
+    """The wait options of a command: wait for the operation, for at most `timeout` seconds, and print JSON."""
 
     wait: bool = False
     timeout: float = 0.0
@@ -43,7 +43,7 @@ class WaitMode(NamedTuple):
 
 
 def waiting(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command `--wait`, `--timeout` and `--json`, as its `ending`."""
+    """Add `--wait`, `--timeout` and `--json` to a command, as its `ending`."""
 
     @wraps(command)
     def ended(*args: Any, wait: bool, timeout: float, as_json: bool, **options: Any) -> None:
@@ -81,7 +81,7 @@ def add_command(  # noqa: PLR0913
     dev: Path | None,
     ending: WaitMode,
 ) -> None:
-    """Let a node into the cluster, and print the settings to start it with. It gets its share of the groups once it is there.
+    """Add a node to the cluster, and print the settings to start it with. Once up, the node receives its share of the groups.
 
     \b
     polynya cluster add --peer 10.0.0.4:4439 --http https://10.0.0.4:4437 --zone c > cluster.toml
@@ -102,7 +102,7 @@ def add_command(  # noqa: PLR0913
 @click.option("--no-rebalance", is_flag=True, help="It votes in nothing yet: 'polynya cluster rebalance' or 'move' gives it groups later.")
 @waiting
 def promote_command(client: Client, node: int, no_rebalance: bool, ending: WaitMode) -> None:
-    """Make a read replica a node like the others: it gets its share of the groups, with votes and leads, and drops the rest.
+    """Promote a read replica to a full node: it gets its share of the groups with votes and leaders, and drops the rest.
 
     \b
     polynya cluster promote 4 --wait
@@ -123,10 +123,10 @@ def promote_command(client: Client, node: int, no_rebalance: bool, ending: WaitM
 def replace_disk_command(  # noqa: PLR0913
     client: Client, node: int, number: int | None, peer: str, http: str, dev: Path | None, ending: WaitMode
 ) -> None:
-    """Have a node with an empty disk take over from NODE, whose disk is gone. Prints the settings to start it with.
+    """Replace NODE, whose disk is lost, with a node on an empty disk. Prints the settings to start it with.
 
-    A node that lost its data is not who it was: it gets a new number, and just the replicas that NODE had, from the others that have them. NODE is
-    removed when all are made. Refused when the others alone are no majority.
+    A node that lost its data gets a new number. It receives the replicas of NODE from the other replicas. NODE is removed once all are
+    copied. Refused when the other replicas have no quorum.
 
     \b
     polynya cluster replace-disk 2 > cluster.toml
@@ -144,7 +144,7 @@ def replace_disk_command(  # noqa: PLR0913
 
 
 def _state_command(verb: str, said: str, about: str) -> click.Command:
-    """Sets how a node is looked at, and nothing moves."""
+    """Return a command that sets a node's scheduling state; it moves nothing."""
 
     @click.command(verb, help=f"{about}\n\n\b\npolynya cluster {verb} 3")
     @server_option
@@ -167,7 +167,7 @@ uncordon_command = _state_command("uncordon", "is active", "Take back 'cordon', 
 @click.option("--replicas", is_flag=True, help="Of replicas, too: it is to hold nothing, and stays in the cluster.")
 @waiting
 def drain_command(client: Client, node: int, replicas: bool, ending: WaitMode) -> None:
-    """Have others lead what a node leads, and give it nothing new; as before work on its machine.
+    """Move all leaders off a node and assign nothing new to it, for maintenance of its machine.
 
     \b
     polynya cluster drain 3 --wait
@@ -184,10 +184,9 @@ def drain_command(client: Client, node: int, replicas: bool, ending: WaitMode) -
 @click.argument("node", type=_number)
 @waiting
 def remove_command(client: Client, node: int, ending: WaitMode) -> None:
-    """Take a node out of the cluster: others get what it holds, then it is let go, and its number is never given again.
+    """Remove a node from the cluster: its replicas move to others, then it is dropped. Its number is never reused.
 
-    Works on a node that is lost, too, as long as the others have a majority of each of its groups. The cluster shrinks no further than
-    its number of replicas.
+    Also works for a lost node, if each of its groups keeps a quorum without it. The cluster cannot shrink below its replication factor.
 
     \b
     polynya cluster remove 3 --wait
@@ -203,7 +202,7 @@ def remove_command(client: Client, node: int, ending: WaitMode) -> None:
 @click.option("--to", "target", type=_number, required=True, help="The node that gets it.")
 @waiting
 def move_command(client: Client, group: int, source: int, target: int, ending: WaitMode) -> None:
-    """Move a replica of a group from one node to another, while it works.
+    """Move a replica of a group from one node to another, online.
 
     \b
     polynya cluster move 7 --from 1 --to 4 --wait
@@ -219,7 +218,7 @@ def move_command(client: Client, group: int, source: int, target: int, ending: W
 @click.option("--to", "target", type=_number, required=True, help="The node that is to lead it.")
 @waiting
 def transfer_command(client: Client, group: int, target: int, ending: WaitMode) -> None:
-    """Have another node lead a group, from now on.
+    """Transfer the leadership of a group to another node.
 
     \b
     polynya cluster transfer 7 --to 2
@@ -234,7 +233,7 @@ def transfer_command(client: Client, group: int, target: int, ending: WaitMode) 
 @click.option("--replicas", type=int, default=0, help="And have so many replicas of each group from now on: 1, 3 or 5.")
 @waiting
 def rebalance_command(client: Client, replicas: int, ending: WaitMode) -> None:
-    """Spread replicas and leads evenly over the nodes, by their cores, and over zones; a few groups at a time.
+    """Spread replicas and leaders evenly over nodes, weighted by cores, and over zones; a few groups at a time.
 
     \b
     polynya cluster rebalance --wait
@@ -261,7 +260,7 @@ COMMANDS = (
 def _new_node(
     client: Client, number: int | None, wanted: dict[str, Any], dev: Path | None
 ) -> tuple[dict[str, Any], cluster_dev.DevNode | None]:
-    """What the cluster says to it, and where it is started when it is one of a development cluster."""
+    """Return the cluster's response, and the new node's folder and ports in a development cluster."""
     place = None
     if dev is not None:
         if wanted["peer"] or wanted["http"]:
@@ -280,7 +279,7 @@ def _start_of(place: cluster_dev.DevNode | None) -> str:
 
 
 def settings_of(told: dict[str, Any]) -> str:
-    """TOML for the node that was added."""
+    """Return the TOML settings of the added node."""
     lines = ["# here: listen, data and cores of this node", f"groups = {told['groups']}", ""]
     lines += ["[cluster]  # and below it: ca, cert and key of this node, where the others have them"]
     lines += [f'id = "{told["cluster"]}"', f"node = {told['node']['id']}", "join = true", ""]
@@ -307,7 +306,7 @@ def _act(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
 def _finish(  # noqa: PLR0913
     client: Client, told: dict[str, Any], said: str, left: Left, ending: WaitMode, *, settings: bool = False
 ) -> None:
-    """Say it (with the settings of a new node), wait for it if that is wanted, and say that it is done."""
+    """Print the result (with the settings of a new node), wait for completion if asked, and print that it is done."""
     if not ending.as_json:
         output.notice(said)
     if settings and not ending.as_json:

@@ -1,4 +1,4 @@
-"""Waiting until a cluster is as it was asked to be: what is left is shown while it shrinks, and a node that goes does not end the waiting."""
+"""Wait for a cluster operation: print the remaining work, and survive the loss of the contacted node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Left = Callable[[View], str]
 
 
 def wait_until(client: Client, epoch: int, left: Left, *, seconds: float) -> View:
-    """The view in which nothing is left. Raises `exits.Busy` when the time is over."""
+    """Return the first view with no remaining work. Raises `exits.Busy` on timeout."""
     deadline = time.monotonic() + seconds
     looked = _Looking(client)
     said = "asked for"
@@ -46,7 +46,7 @@ def wait_until(client: Client, epoch: int, left: Left, *, seconds: float) -> Vie
 
 
 class _Looking:
-    """Asks the node it was given, and while that does not answer the others that it named."""
+    """Polls the given node, and the other nodes that it listed while it does not respond."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -72,12 +72,12 @@ class _Looking:
 
 
 def moves(view: View) -> list[dict[str, Any]]:
-    """The groups on their way."""
+    """Return the groups that are moving."""
     return [group for group in view["groups"] if group["voters"] != group["goal"]]
 
 
 def balance_left(view: View) -> str:
-    """Until replicas and leads are even."""
+    """Report until replicas and leaders are balanced."""
     on_way = moves(view)
     if on_way:
         return f"{output.counted(len(on_way), 'group')} on the way to other nodes"
@@ -85,7 +85,7 @@ def balance_left(view: View) -> str:
 
 
 def arrival_left(node: int, *, balanced: bool) -> Left:
-    """Until a new node is there, and has its share."""
+    """Report until a new node is up and has its share."""
 
     def left(view: View) -> str:
         found = node_of(view, node)
@@ -97,7 +97,7 @@ def arrival_left(node: int, *, balanced: bool) -> Left:
 
 
 def reading_left(node: int) -> Left:
-    """Until a read replica is there, and has every group."""
+    """Report until a read replica is up and has every group."""
 
     def left(view: View) -> str:
         found = node_of(view, node)
@@ -111,14 +111,14 @@ def reading_left(node: int) -> Left:
 
 
 def drain_left(node: int, *, replicas: bool) -> Left:
-    """Until a node leads nothing (and holds nothing)."""
+    """Report until a node leads nothing (and with `replicas` holds nothing)."""
 
     def left(view: View) -> str:
         found = node_of(view, node)
         if found is None:
             return ""
         leaderless = sum(not group["leader"] for group in view["groups"])
-        if leaderless and not found["there"]:  # it may lead them: it only did not answer
+        if leaderless and not found["there"]:  # it may lead them: it only failed to respond
             return f"node {node} does not answer, and {output.counted(leaderless, 'group')} may be led by it"
         votes = found["votes"] if replicas else 0
         parts = [output.counted(found["leads"], "group") + " led"] if found["leads"] else []
@@ -129,7 +129,7 @@ def drain_left(node: int, *, replicas: bool) -> Left:
 
 
 def removal_left(node: int) -> Left:
-    """Until the cluster knows the node no more."""
+    """Report until the node is no longer a member."""
 
     def left(view: View) -> str:
         found = node_of(view, node)
@@ -139,7 +139,7 @@ def removal_left(node: int) -> Left:
 
 
 def move_left(group: int, target: int, source: int) -> Left:
-    """Until the group has arrived."""
+    """Report until the group has moved."""
 
     def left(view: View) -> str:
         placed = view["groups"][group]
@@ -152,7 +152,7 @@ def move_left(group: int, target: int, source: int) -> Left:
 
 
 def lead_left(group: int, target: int) -> Left:
-    """Until the node leads."""
+    """Report until the node is the leader."""
 
     def left(view: View) -> str:
         leader = view["groups"][group]["leader"]

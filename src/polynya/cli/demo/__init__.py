@@ -1,1 +1,1 @@
-"""The demo: load real flights into streams, build tables, and compare the answers."""
+"""The demo: load real flights into streams, build tables, and compare the results."""

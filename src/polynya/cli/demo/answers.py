@@ -1,4 +1,4 @@
-"""The demo's question, asked in four ways that share no code: of the original file, the streams, the Iceberg table and the Delta table."""
+"""The demo's query, computed in four independent ways: from the original file, the streams, the Iceberg table and the Delta table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Flight(msgspec.Struct):
 
 
 def from_file() -> list[Sums]:
-    """Of the CSV file that the package ships."""
+    """Compute it from the CSV file of the package."""
     tally = Tally()
     for row in flights.rows():
         delay = row["arr_delay"]
@@ -30,7 +30,7 @@ def from_file() -> list[Sums]:
 
 
 def from_streams(client: Client, streams: Iterable[str]) -> list[Sums]:
-    """Of the streams, read page by page over HTTP."""
+    """Compute it from the streams, read page by page over HTTP."""
     tally = Tally()
     decoder = msgspec.json.Decoder(list[_Flight])
     for stream in streams:
@@ -45,7 +45,7 @@ def from_streams(client: Client, streams: Iterable[str]) -> list[Sums]:
 
 
 def from_iceberg(server: str, table: str) -> list[Sums]:
-    """Of the Iceberg table, by DuckDB."""
+    """Query the Iceberg table with DuckDB."""
     from polynya.lakehouse.coordinator import HttpCoordinator
     from polynya.lakehouse.sql import query
 
@@ -53,7 +53,7 @@ def from_iceberg(server: str, table: str) -> list[Sums]:
 
 
 def from_delta(location: str) -> list[Sums]:
-    """Of the Delta table at a URI, found through its log by deltalake."""
+    """Query the Delta table at a URI, read through its log by deltalake."""
     import duckdb
     from deltalake import DeltaTable
 

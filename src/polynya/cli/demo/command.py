@@ -1,4 +1,4 @@
-"""`polynya demo`: the main job from end to end on real input, checked; what `make run` runs."""
+"""`polynya demo`: streams to tables, end to end on real data, with checks; `make run` runs it."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ RETRY_SECONDS = 30.0
 @click.option("--listen", metavar="ADDRESS", default=LISTEN, show_default=True, help="Where the node listens.")
 @click.option("--stay", is_flag=True, help="Keep the node running at the end, until Ctrl-C.")
 def demo_command(data: str, listen: str, stay: bool) -> None:
-    """Play the main job on real input: 336,776 flights into 16 streams, the streams into one table, and a question asked everywhere.
+    """Run an end-to-end demo on real data: 336,776 flights into 16 streams, the streams into a table, and one query everywhere.
 
-    It starts a node, appends the flights with idempotent producers, follows one stream meanwhile, runs the PySpark pipeline into an
-    Iceberg and a Delta table, and fails unless the original file, the streams and both tables give the same answer. It can be run again:
-    nothing is stored twice.
+    It starts a node, appends the flights with idempotent producers while following one stream, and runs the PySpark pipeline into an
+    Iceberg and a Delta table. It fails unless the original file, the streams and both tables give the same result. Repeating it stores
+    nothing twice.
 
     \b
     polynya demo
@@ -96,8 +96,8 @@ def _append(client: Client, events: dict[str, list[bytes]], streams: dict[str, s
 
 
 def _append_airline(server: str, stream: str, records: Sequence[bytes], bar: Bar) -> int:
-    """Append what the stream does not hold yet; the number of records sent. The producer's name and its batches are always the same, so
-    that a batch of an earlier run is recognised and not stored again."""
+    """Append the missing records; return their number. Producer id and batches are deterministic, so a repeated batch is not stored
+    again."""
     with Client(server) as client:
         token = parse_token(facts_of(client, stream)["offset"])
         held = token[0] if token else 0
@@ -124,7 +124,7 @@ class _Follower:
         self._future = self._pool.submit(self._follow)
 
     def result(self) -> str:
-        """What came; raises `exits.Refused` when it was not everything."""
+        """Return a summary. Raises `exits.Refused` if records are missing."""
         try:
             return self._future.result(TAIL_SECONDS)
         except TimeoutError:
@@ -216,7 +216,7 @@ def _go_on(client: Client, *, data: str, listen: str, stay: bool) -> None:
 
 @contextmanager
 def _node(listen: str, data: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A node as a process of its own: its URL. Stopped at the end, as SIGTERM does."""
+    """Run a node as a child process; yield its URL. SIGTERM stops it at the end."""
     _check_installed()
     with _step("starting a node") as say:
         serve = ["-m", "polynya", "serve", "--listen", listen, "--data", data, "--log-level", "warning"]
@@ -236,7 +236,7 @@ def _node(listen: str, data: str) -> Iterator[tuple[str, subprocess.Popen[str]]]
 
 
 def _check_installed() -> None:
-    """What is missing is said before anything is started."""
+    """Report missing packages before anything is started."""
     flights.data_file("flights.csv.zip")
     if missing := missing_packages():
         raise exits.Refused(f"the demo's tables need {', '.join(missing)}", hint="pip install 'polynya[all]'")
@@ -258,7 +258,7 @@ def _url_of(process: subprocess.Popen[str]) -> str:
 
 @contextmanager
 def _step(what: str, *, live: bool = True) -> Iterator[Any]:
-    """A line that says what was done, what came of it and how long it took. `live`: on a terminal the time is shown meanwhile."""
+    """Print a step, its result and its duration. `live`: show the elapsed time on a terminal."""
     output.notice(f"… {what}")
     began = time.monotonic()
     result: list[str] = []

@@ -19,7 +19,7 @@ MISSING = "NA"
 
 
 class Sums(msgspec.Struct, frozen=True, order=True):
-    """The answer to the demo's question for one airline, in whole numbers, so that answers can be compared exactly."""
+    """The result of the demo's query for one airline, in integers, so that results compare exactly."""
 
     carrier: str
     flights: int
@@ -32,7 +32,7 @@ class Sums(msgspec.Struct, frozen=True, order=True):
 
 
 class Tally:
-    """Adds flights up to `Sums`."""
+    """Aggregates flights into `Sums`."""
 
     def __init__(self) -> None:
         self._rows: dict[str, list[int]] = {}
@@ -45,12 +45,12 @@ class Tally:
             row[2] += arr_delay
 
     def sums(self) -> list[Sums]:
-        """In order of carrier."""
+        """Return the rows sorted by carrier."""
         return sorted(Sums(carrier, *row) for carrier, row in self._rows.items())
 
 
 def data_file(name: str) -> Path:
-    """A data file of the package, found without importing it: importing needs what newer Pythons lack."""
+    """Return a data file of the package without importing it: the import fails on newer Pythons."""
     try:
         found = [file for file in importlib.metadata.files(PACKAGE) or [] if file.as_posix().endswith(f"data/{name}")]
     except importlib.metadata.PackageNotFoundError:
@@ -61,25 +61,25 @@ def data_file(name: str) -> Path:
 
 
 def rows() -> Iterator[dict[str, str]]:
-    """The lines of the original file, as texts."""
+    """Yield the lines of the original file, as strings."""
     with zipfile.ZipFile(data_file("flights.csv.zip")) as archive, archive.open("flights.csv") as raw:
         yield from csv.DictReader(io.TextIOWrapper(raw, "utf-8", newline=""))
 
 
 def airlines() -> dict[str, str]:
-    """Airline code -> name."""
+    """Return airline code -> name."""
     with data_file("airlines.csv").open(encoding="utf-8", newline="") as file:
         return {row["carrier"]: row["name"] for row in csv.DictReader(file)}
 
 
 def event(row: dict[str, str]) -> bytes:
-    """A flight as a JSON object with the file's columns; what the file does not know is null."""
+    """Return a flight as a JSON object with the file's columns; unknown values are null."""
     typed = {name: None if text == MISSING else text if name in TEXTS else int(text) for name, text in row.items()}
     return msgspec.json.encode(typed)
 
 
 def events_by_airline() -> dict[str, list[bytes]]:
-    """Airline code -> its flights in the file's order."""
+    """Return airline code -> its flights in the file's order."""
     found: dict[str, list[bytes]] = {}
     for row in rows():
         found.setdefault(row["carrier"], []).append(event(row))

@@ -1,8 +1,8 @@
-"""What `polynya doctor` looks at: this machine, the place of the data, the object store, and the server.
+"""The checks of `polynya doctor`: this machine, the data folder, the object store, and the server.
 
-Each check looks and says what it found; none changes anything but files and objects of its own, that it takes away again (a launcher for
-Java stays in the user's cache, where tables look for it). A check does not raise: what it could not do is a finding too. Each is bounded in
-time, so that a doctor who is asked about a dead network still answers.
+Checks change nothing but temporary files and objects of their own, which they remove. (A Java launcher stays in the user's cache, where
+tables look for it.) A check never raises: a failure to check is a finding. Each check has a time limit, so that `doctor` ends on a dead
+network.
 """
 
 from polynya.cli.diagnostics.findings import FAIL, OK, WARN, Finding

@@ -1,4 +1,4 @@
-"""`polynya debug bundle`: all that somebody who helps needs to see, and nothing of what is in the streams, in one file."""
+"""`polynya debug bundle`: collect diagnostics in one file, without stream contents and secrets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_context
 from polynya.cli.terminal.redact import scrubber
 
-LOG_BYTES = 4 << 20  # of the end of each log
+LOG_BYTES = 4 << 20  # from the end of each log
 LISTED_MAX = 50_000
 ANSWER_SECONDS = 10.0
 _ABOUT = """What 'polynya debug bundle' of {moment} (release {version}) gathered on this machine:
@@ -48,7 +48,7 @@ _MEANING = {
 
 @click.group("debug", cls=CommandGroup)
 def debug_command() -> None:
-    """Help those who help."""
+    """Collect diagnostics for support."""
 
 
 @debug_command.command("bundle")
@@ -70,11 +70,11 @@ def debug_bundle_command(
     as_json: bool,
     **values: str | None,
 ) -> None:
-    """Write what is needed to look into a problem into one tar.gz: settings (secrets masked), versions, checks, health, metrics, the ends of
-    logs, and a list of the data files. Nothing of what is in the streams, and no secrets.
+    """Write diagnostics into one tar.gz: settings (secrets masked), versions, checks, health, metrics, log tails, and a list of data
+    files. It contains no stream contents and no secrets.
 
-    It is to be run on the node's machine, with the flags or the file of 'polynya serve'. What cannot be had is left out, and said. The
-    node's log is found when it goes to a file or to journald.
+    Run it on the node's machine, with the flags or the file of 'polynya serve'. Whatever is unavailable is left out and reported. The
+    node's log is found if it goes to a file or to journald.
 
     \b
     polynya debug bundle
@@ -100,7 +100,7 @@ def debug_bundle_command(
 
 
 class _Gathered:
-    """Looks everywhere; `missing` says what could not be had."""
+    """Collects the members; `missing` lists what was unavailable."""
 
     def __init__(self, server: str | None, context: str | None, file: str | None, values: Mapping[str, str | None]) -> None:
         self.missing: list[str] = []
@@ -109,7 +109,7 @@ class _Gathered:
         self._secrets = [text for name, text in os.environ.items() if any(part in name for part in ("SECRET", "TOKEN", "PASSWORD"))]
 
     def members(self, logs: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-        """(name, text) of each file, scrubbed."""
+        """Yield (name, text) of each file, scrubbed."""
         found = [*self._settings(), *self._server(), *self._doctor(), *self._logs(logs)]
         scrub = scrubber(self._secrets)
         for name, text in found:
@@ -156,7 +156,7 @@ class _Gathered:
             self.missing.append(f"what the server says: {getattr(error, 'message', error)}")
 
     def _metrics(self, client: Client, admin_port: int) -> Iterator[tuple[str, str]]:
-        """From the port that has them: the admin port where it can be reached, else the base port."""
+        """Yield the metrics from the admin port if reachable, otherwise from the base port."""
         import httpx
 
         admin = [f"http://127.0.0.1:{admin_port}/metrics"] if is_loopback(client.server) else []
@@ -183,7 +183,7 @@ class _Gathered:
 
 
 def _own_log(data: Path) -> str:
-    """The end of what the running node writes to stderr: when that is a file, or journald's."""
+    """Return the end of the running node's log if its stderr is a file or journald."""
     import subprocess
 
     try:
@@ -206,7 +206,7 @@ def _own_log(data: Path) -> str:
 
 
 def _end_of(path: Path) -> str:
-    """The last lines of a file. Raises OSError."""
+    """Return the last lines of a file. Raises OSError."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - LOG_BYTES))
@@ -217,7 +217,7 @@ def _end_of(path: Path) -> str:
 
 
 def _listed(folders: list[Path]) -> Iterator[str]:
-    """Lines of size, time and path of the files below folders, each once; links are not followed."""
+    """Yield size, time and path of each file below the folders; links are not followed."""
     seen: set[str] = set()
     for folder in folders:
         for place, _, names in os.walk(folder):
@@ -243,7 +243,7 @@ def _about(members: Mapping[str, str], moment: str, file: str) -> str:
 
 
 def _write(path: Path, members: Mapping[str, str]) -> int:
-    """The size of the file, which only its owner may read. Raises OSError, also when it is there already."""
+    """Write the file with mode 0600 and return its size. Raises OSError, also if it exists."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
         for name, text in members.items():

@@ -1,4 +1,4 @@
-"""Checks of where a node's data lives and where it listens: the folder, its disk, the ports."""
+"""Checks of the data folder, its disk, and the listen ports."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from polynya.config.model import Config, resolve, split_listen
 
 FREE_BYTES_LEAST = 256 << 20
 FREE_BYTES_GOOD = 4 << 30
-FILES_GOOD = 100  # more that fit into the file system
+FILES_GOOD = 100  # free inodes
 SYNCS = 30
-SYNC_SECONDS_MAX = 3.0  # for all of them
-SYNC_SLOW = 0.010  # seconds: an append waits for one
-SYNC_TOO_FAST = 0.000_02  # no disk answers so soon
+SYNC_SECONDS_MAX = 3.0  # for all syncs
+SYNC_SLOW = 0.010  # seconds; each append waits for one fsync
+SYNC_TOO_FAST = 0.000_02  # seconds; faster than any disk
 VOLATILE = frozenset(["tmpfs", "ramfs"])
 REMOTE = frozenset(
     ["nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs", "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "vboxsf", "virtiofs"]
@@ -30,7 +30,7 @@ REMOTE = frozenset(
 
 
 def check_data(config: Config) -> Iterator[Finding]:
-    """The folder, its file system, free space, and how long an fsync takes."""
+    """Check the folder, its file system, free space, and fsync latency."""
     folder = Path(config.data)
     place = folder
     while not place.exists():
@@ -53,7 +53,7 @@ def check_data(config: Config) -> Iterator[Finding]:
 
 
 def check_ports(config: Config, *, running: bool) -> Iterator[Finding]:
-    """The base port, the admin port, and that for the other nodes of a cluster. `running`: a node of ours is known to have them."""
+    """Check the base port, the admin port, and a cluster's peer port. `running`: a local node is known to hold them."""
     from polynya.system.ports import take_port
 
     host, port = split_listen(config.listen)
@@ -105,7 +105,7 @@ def _file_system(place: Path) -> Finding:
 
 
 def file_system_of(place: Path, mounts: str = "/proc/self/mounts") -> str:
-    """The type of the file system that holds an existing folder; empty where it cannot be told."""
+    """Return the type of the file system that holds an existing folder; empty if unknown."""
     wanted = os.path.realpath(place)
     best, kind = -1, ""
     with contextlib.suppress(OSError), open(mounts, encoding="utf-8", errors="surrogateescape") as lines:
@@ -126,7 +126,7 @@ def _space(place: Path) -> Finding:
     if usage.free < FREE_BYTES_GOOD:
         return Finding("free space", WARN, said, "Make room, or watch it: appends are refused when the disk is full.")
     found = os.statvfs(place)
-    if found.f_files and found.f_favail < FILES_GOOD:  # file systems without a bound of their own say 0
+    if found.f_files and found.f_favail < FILES_GOOD:  # file systems without an inode limit report 0
         return Finding("free space", WARN, f"{said}, but only {found.f_favail} more files fit", "Remove files: the inodes are used up.")
     return Finding("free space", OK, said)
 
@@ -149,7 +149,7 @@ def _syncs(place: Path) -> Finding:
 
 
 def sync_seconds(folder: Path) -> list[float]:
-    """How long writing and syncing 4 KiB took, several times. Raises OSError."""
+    """Return the durations of several 4 KiB writes with fsync. Raises OSError."""
     taken: list[float] = []
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".polynya-doctor-") as file:
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""`polynya doctor`: looks at everything that tends to be wrong, and says what to do about it."""
+"""`polynya doctor`: check for common problems, and suggest fixes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ COLOURS = {OK: "green", WARN: "yellow", FAIL: "red"}
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each check: name, status, said, step.")
 @with_hidden_settings
 def doctor_command(server: str | None, context: str | None, file: str | None, as_json: bool, **values: str | None) -> None:
-    """Check this machine, the settings, the place of the data, the object store and the server, and say what to do where something is
-    wrong. The flags of 'polynya serve' are taken too.
+    """Check this machine, the settings, the data folder, the object store and the server, and suggest a fix for each problem. Accepts the
+    flags of 'polynya serve'.
 
-    It can be run before the first start, and beside a running node. Exit code 1 says that something will not work; warnings are no
-    failure.
+    It can run before the first start, and beside a running node. Exit code 1 means that a check failed; warnings do not count.
 
     \b
     polynya doctor
@@ -50,7 +49,7 @@ def doctor_command(server: str | None, context: str | None, file: str | None, as
 
 
 def findings(server: str | None, context: str | None, file: str | None, values: Mapping[str, str | None]) -> Iterator[Finding]:
-    """Every check, as it is done; `values` are the flags of settings by variable."""
+    """Yield the result of every check; `values` are the flags of settings by variable."""
     from polynya.cli.diagnostics import machine
 
     yield machine.check_python()
@@ -64,7 +63,7 @@ def findings(server: str | None, context: str | None, file: str | None, values: 
 
 
 def _settings(file: str | None, values: Mapping[str, str | None], *, running: bool) -> Iterator[Finding]:
-    """The settings, and what they name; nothing is looked at of settings that are wrong."""
+    """Check the settings and what they name; invalid settings end the checks."""
     from polynya.cli.diagnostics.data_dir import check_data, check_ports
     from polynya.cli.diagnostics.machine import check_open_files, check_worker
     from polynya.cli.diagnostics.store import check_store
@@ -86,7 +85,7 @@ def _settings(file: str | None, values: Mapping[str, str | None], *, running: bo
 
 
 def _caught(name: str, checks: Iterator[Finding]) -> Iterator[Finding]:
-    """What a check could not even look at is a finding too."""
+    """Turn an error of a check into a finding."""
     try:
         yield from checks
     except (OSError, ValueError) as error:
@@ -105,7 +104,7 @@ def _server(server: str | None, context: str | None) -> Iterator[Finding]:
 
 
 def _holds_ports(listen: str) -> bool:
-    """Whether a node answers where these settings would listen."""
+    """Return True if a node responds where these settings would listen."""
     from polynya.config.model import split_listen
 
     host, port = split_listen(listen)

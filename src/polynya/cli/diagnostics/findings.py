@@ -1,4 +1,4 @@
-"""What a check found."""
+"""The result of a check."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FAIL = "FAIL"  # it will not work
 
 @dataclass(frozen=True)
 class Finding:
-    """`said` is what was seen; `step` is what to do about it, empty when all is well."""
+    """`said` is the observation; `step` is the fix, empty if none is needed."""
 
     name: str
     status: str

@@ -20,16 +20,16 @@ from polynya.lakehouse.needs import INSTALL, PACKAGES, READER
 from polynya.system.open_files import WANTED, raise_limit, shares
 
 PYTHON_LEAST = (3, 11)
-PYTHON_LATEST = (3, 13)  # the last that the tests were run with
+PYTHON_LATEST = (3, 13)  # latest tested version
 LEAN = ("click", "cryptography", "google-crc32c", "httpx", "msgspec", "obstore", "pyjwt", "uvloop")
 LAKE = (*PACKAGES, READER)
 _REQUIREMENT = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?\s*([^;]*)")
 _CONDITION = re.compile(r"(>=|<|==)\s*([0-9]+(?:\.[0-9]+)*)")
-_TIME_ERROR = 5  # of adjtimex(2): the clock is not synchronised
+_TIME_ERROR = 5  # TIME_ERROR of adjtimex(2): the clock is not synchronised
 
 
 def check_python(version: tuple[int, int] = sys.version_info[:2]) -> Finding:
-    """Whether it is one that Polynya is made for and tried with."""
+    """Check that this Python is supported and tested."""
     said = f"{platform.python_implementation()} {platform.python_version()}, {platform.system()} {platform.machine()}"
     if version < PYTHON_LEAST:
         return Finding("python", FAIL, said, "Python 3.11 or newer is needed.")
@@ -41,14 +41,14 @@ def check_python(version: tuple[int, int] = sys.version_info[:2]) -> Finding:
 
 
 def check_packages() -> Iterator[Finding]:
-    """One finding for what the server needs, one for what tables need."""
+    """Check the packages of the server, and those of tables."""
     wanted = _wanted()
     yield _packages("packages", LEAN, wanted, FAIL, "pip install --upgrade polynya")
     yield _packages("table packages", LAKE, wanted, WARN, f"Tables need them: {INSTALL}")
 
 
 def check_java() -> Finding:
-    """Only looked for where PySpark is."""
+    """Check for Java, if PySpark is installed."""
     if importlib.util.find_spec("pyspark") is None:
         return Finding("java", OK, "not looked for: PySpark is not installed")
     try:
@@ -58,7 +58,7 @@ def check_java() -> Finding:
 
 
 def check_worker(config: Config) -> Iterator[Finding]:
-    """Whether a node with these settings starts, where it is to bring tables up to date."""
+    """Check that a node with these settings can start its table worker."""
     if not config.lake.interval:
         return
     try:
@@ -70,7 +70,7 @@ def check_worker(config: Config) -> Iterator[Finding]:
 
 
 def check_open_files(config: Config) -> Finding:
-    """How many clients a core may take beside the files that it needs itself; a start raises the soft limit to the hard one, too."""
+    """Check how many clients per core the file limit allows; a node raises its soft limit to the hard one."""
     limit = raise_limit()
     step = f"ulimit -Hn {WANTED} before 'polynya serve', or LimitNOFILE={WANTED} in its unit: each connection is an open file."
     try:
@@ -82,10 +82,10 @@ def check_open_files(config: Config) -> Finding:
 
 
 def check_clock() -> Finding:
-    """Whether the kernel says that the clock is kept right; only Linux tells."""
+    """Check that the kernel reports a synchronised clock; Linux only."""
     if sys.platform != "linux":
         return Finding("clock", OK, "not looked at: this system does not tell")
-    state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(512))  # struct timex, with nothing to be changed
+    state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(512))  # struct timex, modes 0: read only
     if state == _TIME_ERROR:
         step = "Run chrony or systemd-timesyncd: TTLs, expiry and the times of records follow the clock."
         return Finding("clock", WARN, "not synchronised", step)
@@ -107,7 +107,7 @@ def _packages(name: str, packages: tuple[str, ...], wanted: dict[str, str], stat
 
 
 def satisfies(version: str, conditions: str) -> bool:
-    """Whether a version fits conditions such as `>=2.2,<3` or `==1.6.*`; others are passed over."""
+    """Return True if a version meets conditions such as `>=2.2,<3` or `==1.6.*`; unknown conditions are ignored."""
     for condition in conditions.split(","):
         match = _CONDITION.match(condition.strip())
         if match is None:
@@ -120,7 +120,7 @@ def satisfies(version: str, conditions: str) -> bool:
 
 
 def _wanted() -> dict[str, str]:
-    """Package -> conditions, as this distribution names them; nothing when it runs from its sources."""
+    """Return package -> conditions from this distribution's metadata; empty when run from source."""
     try:
         lines = importlib.metadata.requires("polynya") or []
     except importlib.metadata.PackageNotFoundError:

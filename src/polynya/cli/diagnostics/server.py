@@ -1,4 +1,4 @@
-"""Checks of the server that commands talk to: whether it answers, which release it is, how it feels, what its clock says."""
+"""Checks of the target server: reachability, release, health and clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ANSWER_SECONDS = 10.0
 
 
 def check_server(client: Client) -> Iterator[Finding]:
-    """No server at the default address is no failure: perhaps none was started yet."""
+    """Check the server. A missing server at the default address is only a warning: none may have been started."""
     began = time.monotonic()
     try:
         node = client.call("GET", "/v1/node", seconds=ANSWER_SECONDS)
@@ -70,10 +70,10 @@ def _health(client: Client) -> Iterator[Finding]:
 
 
 def _cluster(client: Client) -> Iterator[Finding]:
-    """What the nodes say of each other. One that is away is no failure: the others go on."""
+    """Report the cluster's problems. A node that is down is a warning: the other nodes keep serving."""
     try:
         told = client.send("GET", "/v1/cluster/health").json()
-        if "nodes" not in told:  # it shows more to those with a token
+        if "nodes" not in told:  # details require a token
             yield Finding("cluster", OK, "all is well") if told["healthy"] else Finding("cluster", WARN, UNTOLD)
             return
         problems, notes, nodes = list(told["problems"]), list(told["notes"]), int(told["nodes"])
@@ -87,7 +87,7 @@ def _cluster(client: Client) -> Iterator[Finding]:
 
 
 def _clock(answer: httpx.Response) -> Iterator[Finding]:
-    """Only where the server, or the proxy before it, says what time it is."""
+    """Check the clock skew, if the server or its proxy sends a Date header."""
     told = answer.headers.get("date")
     if told is None:
         return

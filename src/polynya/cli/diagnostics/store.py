@@ -1,4 +1,4 @@
-"""Checks of the object store: what a node does with it at start, tried on keys of one's own."""
+"""Checks of the object store: the operations of a node's start, on keys of their own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _S3_STEP = "Check cold.s3_bucket, the credentials, their rights (get, put, delet
 
 
 def check_store(config: Config) -> Iterator[Finding]:
-    """Conditional writes, ranges, listing and deletion; and whose root it is."""
+    """Check conditional writes, ranges, listing and deletion, and the owner of the root."""
     backend = config.cold.backend
     if backend in ("none", "memory"):
         said = "nothing leaves the journal" if backend == "none" else "in memory: lost when the node stops"
@@ -43,7 +43,7 @@ async def _checked(config: Config) -> list[Finding]:
 
 
 async def _local(config: Config) -> Finding:
-    """In a folder beside the real one: a start finds nothing of it, and nothing is made that is not there yet."""
+    """Check a temporary folder beside the real one: a node's start finds no trace of it."""
     place = config.objects_path
     while not place.is_dir():
         place = place.parent
@@ -62,7 +62,7 @@ async def _remote(config: Config) -> list[Finding]:
 
 
 async def _proven(settings: StoreSettings) -> bytes | None:
-    """The root's marker, if there is one."""
+    """Check the store; return the root's marker, if any."""
     store = open_store(settings)
     assert store is not None
     try:
@@ -77,13 +77,13 @@ async def _proven(settings: StoreSettings) -> bytes | None:
 
 
 async def _listed(store: ObjectStore) -> None:
-    """Raises StoreUnavailable where listing is not allowed."""
+    """List one key. Raises StoreUnavailable if listing is not allowed."""
     async for _ in store.list(""):
         return
 
 
 def _owner(config: Config, marker: bytes | None) -> Finding:
-    """Whose root it is; a node does not start on another's."""
+    """Check the owner of the root; a node does not start on another's root."""
     if marker is None:
         return Finding("object root", OK, "nobody's yet")
     try:
@@ -100,7 +100,7 @@ def _owner(config: Config, marker: bytes | None) -> Finding:
 
 
 def _cluster(config: Config) -> str:
-    """The id in the data folder, or nothing."""
+    """Return the cluster id in the data folder, or ""."""
     try:
         return str(msgspec.json.decode((Path(config.data) / "node.json").read_bytes())["cluster_id"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""`polynya config`: what a node would be started with here, and whether it could be."""
+"""`polynya config`: show and check the settings of a node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.group("config", cls=CommandGroup)
 def config_command() -> None:
-    """Look at the settings with which 'polynya serve' would start here."""
+    """Inspect the settings with which 'polynya serve' would start here."""
 
 
 @config_command.command("show")
@@ -30,7 +30,7 @@ def config_command() -> None:
 @as_json
 @with_hidden_settings
 def config_show_command(origin: bool, changed: bool, file: str | None, as_json: bool, **values: str | None) -> None:
-    """Print every setting with its value; secrets are masked. The flags of 'polynya serve' are taken too.
+    """Print every setting with its value; secrets are masked. Accepts the flags of 'polynya serve'.
 
     \b
     polynya config show --origin
@@ -53,10 +53,10 @@ def config_show_command(origin: bool, changed: bool, file: str | None, as_json: 
 @as_json
 @with_hidden_settings
 def config_check_command(file: str | None, as_json: bool, **values: str | None) -> None:
-    """Check the settings and the certificates that they name without starting anything; what is wrong is listed whole, each with its place.
-    Exit code 2 says wrong.
+    """Check the settings and their certificates without starting a node, and list all problems with their places. Exits with 2 if any is
+    found.
 
-    What only a start can tell (is the port free, does the bucket take writes) is for 'polynya doctor'.
+    'polynya doctor' checks the rest: free ports and write access to the bucket.
 
     \b
     polynya config check
@@ -80,7 +80,7 @@ def config_check_command(file: str | None, as_json: bool, **values: str | None) 
 
 
 def _certificate_problems(config: Config, known: list[str]) -> list[str]:
-    """What a start would say of the certificates, one line each; nothing of those whose settings are among the `known` problems."""
+    """Return one line per certificate problem; skip settings with `known` problems."""
     from polynya.cluster.certificates import peer_tls_of
     from polynya.config.tls import prepare
 

@@ -1,4 +1,4 @@
-"""`polynya serve`: a node from its settings. The flags are those of the settings' table."""
+"""`polynya serve`: start a node. Its flags come from the table of settings."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from polynya.cli.terminal import output
 @click.option("--show-config", is_flag=True, help="Print every setting with its value and where that comes from, and leave.")
 @click.option("--json", "as_json", is_flag=True, help="With --show-config: print JSON.")
 def serve_command(file: str | None, show_config: bool, as_json: bool, **values: str | None) -> None:
-    """Start a node here and serve until SIGTERM or Ctrl-C.
+    """Start a node and serve until SIGTERM or Ctrl-C.
 
-    What was acknowledged is on the disk, whenever and however the node ends. Only the common settings are listed below: every one has a
-    flag, a variable and a key in the file, and --show-config prints them all.
+    Acknowledged data is on disk, however the node ends. Only common settings are listed below: each setting has a flag, a variable and a
+    key in the file, and --show-config prints them all.
 
     \b
     polynya serve

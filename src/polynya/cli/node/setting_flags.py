@@ -1,4 +1,4 @@
-"""The settings of a node as flags of the commands that read them, and what they say together with the file and the environment."""
+"""The settings of a node as command flags, merged with the file and the environment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ config_option = click.option("--config", "file", metavar="FILE", help="A TOML fi
 
 
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command one flag for each setting."""
+    """Add one flag per setting to a command."""
     for setting in reversed(SETTINGS):
         if setting.flag is not None:
             hidden = setting.key not in SHOWN
@@ -30,7 +30,7 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_hidden_settings(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for commands whose help is about something else."""
+    """Add the flags hidden, for commands about something else."""
     command = with_settings(command)
     for option in getattr(command, "__click_params__", []):
         option.hidden = option.hidden or option.name in {_variable(setting) for setting in SETTINGS}
@@ -38,7 +38,7 @@ def with_hidden_settings(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def loaded_config(file: str | None, values: Mapping[str, str | None], environ: Mapping[str, str] = os.environ) -> Loaded:
-    """The configuration; `values` are the flags by variable. Raises `exits.Misused` that lists every problem."""
+    """Return the configuration; `values` are the flags by variable. Raises `exits.Misused` listing every problem."""
     try:
         return load(_flags(values), environ=environ, path=file)
     except ConfigError as error:
@@ -48,7 +48,7 @@ def loaded_config(file: str | None, values: Mapping[str, str | None], environ: M
 def inspected_config(
     file: str | None, values: Mapping[str, str | None], environ: Mapping[str, str] = os.environ
 ) -> tuple[Loaded, list[str]]:
-    """The configuration as far as it can be read, and every problem with it."""
+    """Return the readable configuration and all its problems."""
     return inspect(_flags(values), environ=environ, path=file)
 
 

@@ -1,4 +1,4 @@
-"""`polynya token`: make, list and revoke access tokens, in the data folder of a node or over its admin port."""
+"""`polynya token`: create, list and revoke access tokens, in a node's data folder or over its admin port."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _LIMITS = {"requests": "requests_per_second", "bytes": "bytes_per_second", "stre
 
 
 class Tokens(Protocol):
-    """Where the tokens are. Tokens are as the admin port shows them."""
+    """A store of tokens, in the form that the admin port uses."""
 
     def create(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """The token, with `secret`."""
+        """Create a token; the result includes `secret`."""
         ...
 
     def all(self) -> list[dict[str, Any]]: ...
@@ -42,14 +42,14 @@ class Tokens(Protocol):
     def revoke(self, which: str) -> dict[str, Any]: ...
 
     def revoke_jwts(self, unwanted: Mapping[str, Any]) -> dict[str, Any]:
-        """`unwanted` is a `jti` or a `sub`, and how long to remember it; gives the entry."""
+        """Revoke by `jti` or `sub`, with an expiry; return the entry."""
         ...
 
     def revoked_jwts(self) -> list[dict[str, Any]]: ...
 
 
 def tokens_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command the places to find a node's tokens in, and in their stead a `Tokens` as first argument."""
+    """Add the options that locate a node's tokens, and pass a `Tokens` as first argument."""
 
     @click.option("--data", metavar="FOLDER", help="The node's data folder. Default: that of its settings, as 'polynya serve' finds it.")
     @config_option
@@ -69,11 +69,10 @@ def tokens_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group("token", cls=CommandGroup)
 def token_command() -> None:
-    """Make, list and revoke access tokens.
+    """Create, list and revoke access tokens.
 
-    They are made where the node's data folder is, by whoever may write there, whether the node runs or not; it knows them within a
-    quarter of a second. With --server they are made over its admin port. Access control is on when the node listens beyond loopback, or
-    with auth.required.
+    Without --server the command writes to the node's data folder, and a running node loads the change within a quarter of a second. With
+    --server it uses the admin port. Access control is on when the node listens beyond loopback, or with auth.required.
     """
 
 
@@ -88,10 +87,10 @@ def token_command() -> None:
 @as_json
 @tokens_option
 def token_create_command(tokens: Tokens, name: str, scopes: tuple[str, ...], expires: float | None, as_json: bool, **limits: float) -> None:
-    """Make a token and print it, this once: it is kept as a hash alone.
+    """Create a token and print it once: only its hash is stored.
 
-    Verbs are read, append, create, delete, subscribe, table, metrics and admin; 'all' is those that can be limited to a prefix. A prefix is
-    written as names are: 'orders/' is the bucket, 'orders' every name in the default bucket that begins so; without one it is all streams.
+    Verbs are read, append, create, delete, subscribe, table, metrics and admin; 'all' is those that can be limited to a prefix. The
+    prefix 'orders/' is the bucket, 'orders' is every name in the default bucket that starts so; without a prefix it is all streams.
 
     \b
     polynya token create shop --allow read,append:orders/ --expires 30d
@@ -150,10 +149,10 @@ def token_ls_command(tokens: Tokens, everything: bool, jwts: bool, as_json: bool
 @as_json
 @tokens_option
 def token_revoke_command(tokens: Tokens, token: str | None, jti: str | None, sub: str | None, keep: float | None, as_json: bool) -> None:
-    """Revoke a token, by its id or its name, or JWTs.
+    """Revoke a token by its id or name, or JWTs.
 
-    It is refused within a quarter of a second, and what follows a stream with it is cut off. A subject whose JWTs are revoked may come back
-    with a newer one, if the issuer gives it one.
+    Requests are refused within a quarter of a second, and open streams with the token are cut off. A subject whose JWTs are revoked may
+    return with a newer one from the issuer.
 
     \b
     polynya token revoke shop
@@ -193,7 +192,7 @@ def _show_jwts(found: list[dict[str, Any]], *, as_json: bool) -> None:
 
 
 class _Folder:
-    """The file in a data folder."""
+    """The token file in a data folder."""
 
     def __init__(self, data: Path) -> None:
         from polynya.access.token_file import TokenFile
@@ -288,7 +287,7 @@ class _Node:
 
 
 def _data_folder(data: str | None, file: str | None) -> Path:
-    """The folder that is meant. Raises `exits.Misused` when it is no node's, unless it is named."""
+    """Return the data folder. Raises `exits.Misused` if it is not a node's, unless `--data` names it."""
     if data:
         return Path(data).expanduser().absolute()
     from polynya.config.model import load

@@ -1,4 +1,4 @@
-"""The HTTP client of the verbs: one connection pool, and every failure turned into what the user should know."""
+"""The commands' HTTP client: one connection pool, and errors converted to messages with a next step."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 JSON_TYPE = "application/json"
 CONNECT_SECONDS = 5.0
-ANSWER_SECONDS = 60.0  # an append waits for the disk, a read perhaps for the object store
+ANSWER_SECONDS = 60.0  # an append waits for fsync, a read may wait for the object store
 _ELSEWHERE = "Is the address right? --server, POLYNYA_SERVER or --context name another; 'polynya doctor' looks closer."
-NAMES_LOOKED_AT = 1000  # for a suggestion
+NAMES_LOOKED_AT = 1000  # names to search for a suggestion
 
 
 def server_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command `--server`, `--context` and `--token`, and in their place a `Client` as first argument."""
+    """Add `--server`, `--context` and `--token` to a command, and pass a `Client` as first argument."""
 
     @click.option(
         "--server",
@@ -57,29 +57,29 @@ def server_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def never_sent(error: httpx.TransportError) -> bool:
-    """Whether nothing had reached the server yet, so that nothing can have been applied."""
+    """Return True if nothing reached the server, so that nothing can have been applied."""
     import httpx
 
     return isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.UnsupportedProtocol)
 
 
 def stream_path(name: str) -> str:
-    """The path of a stream's URL; `name` is as it is written in listings."""
+    """Return the URL path of a stream; `name` is as shown in listings."""
     from polynya.client.calls import stream_target
 
     return stream_target(name)
 
 
 def is_json(content_type: str) -> bool:
-    """Whether streams of this type hold JSON records."""
+    """Return True if streams of this type hold JSON records."""
     return content_type.split(";", maxsplit=1)[0].strip().lower() == JSON_TYPE
 
 
 class Client:
-    """One server, or the nodes of a cluster. Calls block; failures are `exits.Ended`."""
+    """A client of one server, or of the nodes of a cluster. Calls block; failures are `exits.Ended`."""
 
     def __init__(self, server: str, *, token: str = "", ca_file: str = "", origin: str = "--server", quiet: bool = False) -> None:
-        """`quiet`: what is to be said of the servers was said."""
+        """`quiet`: skip the warning about unencrypted tokens."""
         from polynya.client.routing import NodeRouter
 
         self.compass = NodeRouter(server_urls(server, origin), with_token=bool(token))
@@ -94,7 +94,7 @@ class Client:
         self._wire: Wire | None = None
 
     def connections(self, seconds: float = ANSWER_SECONDS) -> httpx.Client:
-        """A pool of connections that sends this client's token and trusts what it trusts; relative URLs are those of the server."""
+        """Return a connection pool with this client's token and trust; relative URLs are the server's."""
         import httpx
 
         try:
@@ -107,12 +107,12 @@ class Client:
             headers={"authorization": f"Bearer {self.token}"} if self.token else {},
             verify=self.verify,
             timeout=httpx.Timeout(seconds, connect=CONNECT_SECONDS),
-            # A proxy of the environment cannot reach this machine's loopback.
+            # A proxy cannot reach this machine's loopback.
             trust_env=not (all(map(is_loopback, self.compass.servers)) or os.environ.get("NO_PROXY") == "*"),
         )
 
     def asynchronous(self, seconds: float, connect: float = CONNECT_SECONDS) -> httpx.AsyncClient:
-        """As `connections`, for what runs on a loop, to the first of the servers."""
+        """Return an asyncio pool like `connections`, to the first server."""
         import httpx
 
         return httpx.AsyncClient(
@@ -125,7 +125,7 @@ class Client:
 
     @property
     def verify(self) -> ssl.SSLContext | bool:
-        """What the server's certificate is checked against."""
+        """The trust store for the server's certificate."""
         return _trusted(self.ca_file) if self.ca_file else True
 
     @classmethod
@@ -133,11 +133,11 @@ class Client:
         return cls(target.server, token=target.token, ca_file=target.ca_file, origin=target.origin)
 
     def another(self) -> Client:
-        """For the same servers, with connections of its own: one for each thread."""
+        """Return a client of the same servers with its own connections, one per thread."""
         return Client(",".join(self.compass.servers), ca_file=self.ca_file, origin=self.origin, token=self.token, quiet=True)
 
     def admin(self) -> Client:
-        """For the node's admin port, which it tells: on the same host, or on this machine when it is open to nobody else. Raises `exits.Ended`."""
+        """Return a client of the node's admin port: on the same host, or on this machine if the port is local only. Raises `exits.Ended`."""
         from polynya.lakehouse.admin_port import far_refusal, near_admin
         from polynya.wire.hosts import is_this_machine
 
@@ -152,7 +152,7 @@ class Client:
 
     @contextmanager
     def understood(self) -> Iterator[None]:
-        """Of answers that are not as a node's are it is said that they are no node's, where that is so. Raises `exits.Ended`."""
+        """Convert malformed responses to an error, if the server is not a Polynya node. Raises `exits.Ended`."""
         try:
             yield
         except (ValueError, LookupError, TypeError, AttributeError):
@@ -161,7 +161,7 @@ class Client:
             raise exits.Refused(f"what answers at {self.server} is no Polynya node", hint=_ELSEWHERE) from None
 
     def is_node(self) -> bool:
-        """Whether a Polynya node answers there."""
+        """Return True if a Polynya node responds there."""
         import httpx
 
         try:
@@ -179,15 +179,15 @@ class Client:
             self._wire.close()
 
     def send(self, method: str, path: str, *, headers: Mapping[str, str] | None = None, content: bytes | None = None) -> httpx.Response:
-        """The answer, whatever its status. Raises httpx.TransportError."""
+        """Return the response with any status. Raises httpx.TransportError."""
         return self._tried(method, path, headers=headers, content=content)
 
     def get(self, url: str) -> httpx.Response:
-        """The answer of just this address, such as an admin port's. Raises httpx.TransportError."""
+        """Return the response of exactly this address, such as an admin port. Raises httpx.TransportError."""
         return self._http.get(url, timeout=ANSWER_SECONDS)
 
     def _tried(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """By the node that owns the stream or one that answers; by the next as long as nothing could be sent. Raises httpx.TransportError."""
+        """Send to the preferred node, and to the next one while nothing could be sent. Raises httpx.TransportError."""
         import httpx
 
         from polynya.client.routing import NEXT_SECONDS, OWNER_SECONDS
@@ -213,7 +213,7 @@ class Client:
         raise AssertionError("there is always a way")
 
     def _meet(self, server: str) -> None:
-        """Ask a server which nodes there are."""
+        """Fetch the node list from a server."""
         import httpx
 
         try:
@@ -233,7 +233,7 @@ class Client:
         params: Mapping[str, str | int] | None = None,
         seconds: float = ANSWER_SECONDS,
     ) -> httpx.Response:
-        """A successful answer; `stream` is the name to look for others like it when there is none. Raises `exits.Ended`."""
+        """Return a successful response. A missing `stream` is reported with similar names. Raises `exits.Ended`."""
         import httpx
 
         try:
@@ -245,7 +245,7 @@ class Client:
         raise self.refused(answer, stream=stream)
 
     def act(self, path: str, *, headers: Mapping[str, str], content: bytes) -> httpx.Response:
-        """Send an act on the cluster: by the port that was named, else by the admin port, where that alone takes it. Raises `exits.Ended`."""
+        """Send a cluster operation to the given port, or to the admin port if only that accepts it. Raises `exits.Ended`."""
         try:
             return self.call("POST", path, headers=headers, content=content)
         except exits.Refused as refused:
@@ -256,7 +256,7 @@ class Client:
 
     @property
     def wire(self) -> Wire:
-        """The same server for what the client library does."""
+        """The transport of the client library to the same server."""
         if self._wire is None:
             from polynya.client.http import Options, Wire
 
@@ -264,7 +264,7 @@ class Client:
         return self._wire
 
     def ended(self, error: ClientError, what: str, *, stream: str = "") -> exits.Ended:
-        """What the failure of a read by the client library means; `what` begins its message."""
+        """Convert a read error of the client library; `what` starts its message."""
         import httpx
 
         said = error.message.removeprefix(f"{what}: ")
@@ -277,7 +277,7 @@ class Client:
         return self.refused(httpx.Response(error.status, json={"error": told}, headers=headers, request=request), stream=stream)
 
     def failed(self, error: httpx.TransportError, *, applied: bool) -> exits.Ended:
-        """What no answer means; `applied`: the request changes something, and may have done so."""
+        """Convert a missing response to an error. `applied`: the request may have changed something."""
         why = str(error) or type(error).__name__
         if never_sent(error) or not applied:
             chosen = "" if self.origin in ("default", "--server") else f" (of {self.origin})"
@@ -285,7 +285,7 @@ class Client:
         return exits.Unknown(f"the connection to {self.server} broke before the answer came ({why}): it may or may not have been applied")
 
     def _next_step(self, why: str) -> str:
-        """What to do about no answer."""
+        """Return the hint for a missing response."""
         if "WRONG_VERSION_NUMBER" in why or "RECORD_LAYER_FAILURE" in why:
             return f"The server speaks no TLS there: try {self.server.replace('https:', 'http:', 1)}."
         if "CERTIFICATE_VERIFY_FAILED" in why:
@@ -299,18 +299,18 @@ class Client:
         return "Is it running, and is the address right? --server, POLYNYA_SERVER or --context name another; 'polynya doctor' looks closer."
 
     def refused(self, answer: httpx.Response, *, stream: str = "") -> exits.Ended:
-        """The error that an answer carries."""
+        """Convert an error response."""
         code, message, request_id = _told(answer)
-        if stream and (answer.request.method == "HEAD" or code == "NOT_FOUND"):  # the server's words do not name it
+        if stream and (answer.request.method == "HEAD" or code == "NOT_FOUND"):  # the server's message does not name it
             message = {404: f"there is no stream '{stream}'", 410: f"the stream '{stream}' is deleted"}.get(answer.status_code, message)
         if answer.status_code in (500, 502, 504) and answer.request.method in ("GET", "HEAD"):
-            return exits.Unreachable(message, code=code, request_id=request_id)  # what reads leaves no doubt about what it did
+            return exits.Unreachable(message, code=code, request_id=request_id)  # reads have no side effects
         if answer.headers.get("stream-outcome") == "unknown" or answer.status_code in (500, 502, 504):
             return exits.Unknown(message, code=code, request_id=request_id)
         if answer.status_code in (408, 429, 503, 507):
             after = answer.headers.get("retry-after")
             hint = f"Nothing was applied; try again in {after} s." if after else "Nothing was applied; try again."
-            if answer.request.method == "HEAD" and answer.status_code == 503:  # an answer to HEAD has no words of the server
+            if answer.request.method == "HEAD" and answer.status_code == 503:  # a response to HEAD has no message
                 message = "the server cannot answer this now (503)"
                 hint += " Of a cluster, 'polynya cluster health' says why."
             return exits.Busy(message, code=code, hint=hint, request_id=request_id)
@@ -318,7 +318,7 @@ class Client:
         return exits.Refused(message, status=answer.status_code, code=code, hint=hint, request_id=request_id)
 
     def names(self, prefix: str, *, after: str = "", limit: int = NAMES_LOOKED_AT, consistency: str = "leader") -> dict[str, Any]:
-        """One page of the listing, as the server gives it."""
+        """Return one page of the listing."""
         params: dict[str, str | int] = {"prefix": prefix, "after": after, "limit": limit}
         if consistency != "leader":
             params["consistency"] = consistency
@@ -326,7 +326,7 @@ class Client:
         return page
 
     def _whose(self, answer: httpx.Response, code: str) -> str:
-        """The next step after a refusal that is about who asks, or where."""
+        """Return the hint for a refusal about credentials or routing."""
         if answer.status_code == 401:
             held = "was not accepted" if self.token else "is needed"
             return f"A token {held}: POLYNYA_TOKEN, POLYNYA_TOKEN_FILE or 'polynya context add NAME --server URL --token-file FILE'."
@@ -339,7 +339,7 @@ class Client:
         return ""
 
     def _nearest(self, stream: str) -> str:
-        """Streams whose names are like this one."""
+        """Return a hint with similar stream names."""
         try:
             for prefix in dict.fromkeys((stream.rpartition("/")[0], "")):
                 known = [row["name"] for row in self.names(prefix)["streams"]]
@@ -347,7 +347,7 @@ class Client:
                     return f"Did you mean {' or '.join(near)}?"
         except exits.Ended as failure:
             if isinstance(failure, exits.Refused) and not failure.code:
-                return failure.hint  # whatever answers there has no listing either
+                return failure.hint  # that server has no listing either
         except (ValueError, KeyError, TypeError):
             return f"Is there a Polynya node at {self.server}?"
         return "'polynya ls' lists the streams, 'polynya create' makes one."
@@ -363,7 +363,7 @@ def _trusted(ca_file: str) -> ssl.SSLContext:
 
 
 def _told(answer: httpx.Response) -> tuple[str, str, str]:
-    """(code, message, request id) of an error's body, whatever it is. The body has been read."""
+    """Return (code, message, request id) of an error response of any form. The body has been read."""
     try:
         error = answer.json()["error"]
         return str(error.get("code", "")), str(error["message"]), str(error.get("request_id", ""))

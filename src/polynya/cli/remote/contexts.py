@@ -1,4 +1,4 @@
-"""`polynya context`: servers under names, so that no command needs to be told twice where to go."""
+"""`polynya context`: named servers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from polynya.cli.terminal.output import as_json
 
 @click.group("context", cls=CommandGroup)
 def context_command() -> None:
-    """Give servers names, and choose the one that commands talk to."""
+    """Name servers, and choose the one that commands use."""
 
 
 @context_command.command("add")
@@ -41,7 +41,7 @@ def context_command() -> None:
 @click.option("--use", is_flag=True, help="Use it from now on. The first context is used anyway.")
 @as_json
 def context_add_command(name: str, server: str, token_file: str | None, ca_file: str | None, use: bool, as_json: bool) -> None:
-    """Keep a server under NAME; one that is there already is replaced.
+    """Save a server under NAME; an existing one is replaced.
 
     \b
     polynya context add prod --server https://streams.example.com --token-file ~/.polynya-token
@@ -72,7 +72,7 @@ def context_add_command(name: str, server: str, token_file: str | None, ca_file:
 @context_command.command("use")
 @click.argument("name", shell_complete=complete_context)
 def context_use_command(name: str) -> None:
-    """Talk to the server of NAME from now on.
+    """Use the server of NAME from now on.
 
     \b
     polynya context use prod
@@ -87,7 +87,7 @@ def context_use_command(name: str) -> None:
 @context_command.command("ls")
 @as_json
 def context_ls_command(as_json: bool) -> None:
-    """List the contexts; the one in use has a star.
+    """List the contexts; a star marks the current one.
 
     \b
     polynya context ls
@@ -109,7 +109,7 @@ def context_ls_command(as_json: bool) -> None:
 @context_command.command("rm")
 @click.argument("names", nargs=-1, required=True, shell_complete=complete_context)
 def context_rm_command(names: tuple[str, ...]) -> None:
-    """Forget the contexts NAMES. Token files stay where they are.
+    """Remove the contexts NAMES. Token files are kept.
 
     \b
     polynya context rm old
@@ -151,7 +151,7 @@ def _warn_of_readers(token_file: str) -> None:
 
 
 def _warn_of_variables() -> None:
-    """A variable that wins over the choice made here is easily forgotten."""
+    """Warn about variables that override the current context."""
     for variable in (SERVER_VARIABLE, CONTEXT_VARIABLE):
         if os.environ.get(variable):
             output.notice(f"{variable}={os.environ[variable]} is set and goes before the context in use")

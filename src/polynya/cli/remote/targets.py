@@ -1,6 +1,6 @@
-"""Which server a command talks to, and with which token: flags, then the environment, then the context, then the default.
+"""The server and token of a command: flags, then environment, then context, then default.
 
-Contexts are kept in a TOML file that only its owner may read. It holds the paths of token files, never tokens.
+Contexts are stored in a TOML file with mode 0600. It holds the paths of token files, never tokens.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FIELDS = ("server", "token_file", "ca_file")
 
 @dataclass(frozen=True)
 class Context:
-    """A server under a name. `token_file` and `ca_file` are absolute paths, or empty."""
+    """A named server. `token_file` and `ca_file` are absolute paths, or empty."""
 
     server: str
     token_file: str = ""
@@ -41,13 +41,13 @@ class Context:
 
 @dataclass(frozen=True)
 class Contexts:
-    """What the file holds. `current` is empty when none is in use."""
+    """The contents of the file. `current` is empty if no context is in use."""
 
     current: str
     known: dict[str, Context]
 
     def get(self, name: str, origin: str) -> Context:
-        """Raises `exits.Misused` when there is none of this name."""
+        """Return a context. Raises `exits.Misused` if it does not exist."""
         if name in self.known:
             return self.known[name]
         near = difflib.get_close_matches(name, self.known, n=1)
@@ -57,7 +57,7 @@ class Contexts:
 
 @dataclass(frozen=True)
 class Target:
-    """A server as a command talks to it. `origin` says where the choice came from; `token` is empty without one."""
+    """The server of a command. `origin` says which source chose it; `token` may be empty."""
 
     server: str
     origin: str
@@ -66,14 +66,14 @@ class Target:
 
 
 def contexts_path(environ: Mapping[str, str]) -> Path:
-    """The file of the contexts, by the XDG base directories."""
+    """Return the contexts file, by the XDG base directories."""
     base = environ.get("XDG_CONFIG_HOME", "")
     folder = Path(base) if base.startswith("/") else Path(environ.get("HOME") or os.path.expanduser("~")) / ".config"
     return folder / "polynya" / "contexts.toml"
 
 
 def load_contexts(path: Path) -> Contexts:
-    """Nothing for a file that is not there. Raises `exits.Misused` for one that is no such file."""
+    """Return the contexts; none if the file is missing. Raises `exits.Misused` if it is invalid."""
     try:
         tree = tomllib.loads(path.read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
@@ -90,7 +90,7 @@ def load_contexts(path: Path) -> Contexts:
 
 
 def save_contexts(path: Path, contexts: Contexts) -> None:
-    """Replace the file at once; it is 0600, in a folder that is 0700 if it is made here. Raises `exits.Refused`."""
+    """Replace the file atomically, with mode 0600; a new folder gets 0700. Raises `exits.Refused`."""
     lines = [f"current = {toml_text(contexts.current)}"]
     for name, context in sorted(contexts.known.items()):
         lines += ["", f"[contexts.{toml_text(name)}]"]
@@ -103,9 +103,9 @@ def save_contexts(path: Path, contexts: Contexts) -> None:
 
 
 def find_target(server: str | None, context: str | None, environ: Mapping[str, str], *, token: str = "") -> Target:
-    """The server of the flags `--server` and `--context`, else of the environment, else of the context in use, else the default.
+    """Return the server of the flags, else of the environment, else of the current context, else the default.
 
-    `token` is that of the flag `--token`. A token of a context goes to the server of that context only. Raises `exits.Misused`.
+    `token` comes from `--token`. A context's token is sent only to its server. Raises `exits.Misused`.
     """
     if server and context:
         raise exits.Misused("--server and --context both name a server; give one of them")
@@ -127,7 +127,7 @@ def find_target(server: str | None, context: str | None, environ: Mapping[str, s
 
 
 def read_token(file: str) -> str:
-    """The token in a file. Raises `exits.Misused` when it holds none."""
+    """Return the token in a file. Raises `exits.Misused` if it holds none."""
     try:
         with Path(file).expanduser().open("rb") as opened:
             raw = opened.read(TOKEN_BYTES_MAX + 1)
@@ -137,7 +137,7 @@ def read_token(file: str) -> str:
 
 
 def checked_token(text: str, origin: str) -> str:
-    """A token that can go into a header. Raises `exits.Misused`."""
+    """Return a token that is valid in a header. Raises `exits.Misused`."""
     token = text.strip()
     if not token or len(token) > TOKEN_BYTES_MAX or not token.isascii() or not token.isprintable() or " " in token:
         raise exits.Misused(f"{origin} holds no token: expected one word of printable ASCII")

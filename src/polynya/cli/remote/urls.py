@@ -1,4 +1,4 @@
-"""URLs of servers as users write them. No HTTP library is loaded for this."""
+"""Parsing of server URLs, without an HTTP library."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from polynya.cli.remote.targets import SERVER_DEFAULT
 
 
 def server_url(server: str, origin: str = "--server") -> str:
-    """The URL without a slash at its end; `HOST:PORT` is completed. Raises click.UsageError."""
+    """Return the URL without a trailing slash; completes `HOST:PORT`. Raises click.UsageError."""
     url = server if "://" in server else f"http://{server}"
     try:
         parsed = urlsplit(url)
         good = parsed.scheme in ("http", "https") and bool(parsed.hostname) and not parsed.query and not parsed.fragment
-        _ = parsed.port  # raises ValueError for one that is none
+        _ = parsed.port  # raises ValueError for an invalid port
     except ValueError:
         good = False
     if not good or not url.isprintable() or " " in url:
@@ -24,7 +24,7 @@ def server_url(server: str, origin: str = "--server") -> str:
 
 
 def server_urls(servers: str, origin: str = "--server") -> list[str]:
-    """The same of one or several, with commas between them. Raises click.UsageError."""
+    """Parse one or several URLs separated by commas. Raises click.UsageError."""
     found = list(dict.fromkeys(server_url(part.strip(), origin) for part in servers.split(",") if part.strip()))
     if not found:
         raise click.UsageError(f"{origin} names no server; it looks like {SERVER_DEFAULT}")
@@ -34,5 +34,5 @@ def server_urls(servers: str, origin: str = "--server") -> list[str]:
 
 
 def is_loopback(url: str) -> bool:
-    """Whether the URL names this machine."""
+    """Return True if the URL names this machine."""
     return urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")

@@ -1,4 +1,4 @@
-"""`polynya backup | verify | restore`: a cluster copied while it runs, looked through, and begun again."""
+"""`polynya backup | verify | restore`: back up a running cluster, check a backup, and restore one."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ backup_option = click.option("--backup", "backup", metavar="ID", default="", hel
 @as_json
 @server_option
 def backup_command(client: Client, place: str, keep: int | None, listing: bool, file: str | None, as_json: bool) -> None:
-    """Copy a whole cluster, or a node by itself, to PLACE, while it runs: a folder, s3://BUCKET/PREFIX, or one tar file (- is stdout).
+    """Back up a cluster or a single node to PLACE while it runs: a folder, s3://BUCKET/PREFIX, or one tar file (- is stdout).
 
-    Everything that was acknowledged before the command is in it. Objects that PLACE has are not copied again, so the next backup to the
-    same folder or prefix is quick, and one that was interrupted goes on. It asks the admin port, on the node's machine or with a token
-    that has admin. Whoever can read PLACE can read all streams.
+    The backup holds everything acknowledged before the command. Objects that PLACE already has are not copied again, so later backups are
+    fast and an interrupted one resumes. It needs the admin port: run it on the node's machine, or with a token that has admin. Anyone who
+    can read PLACE can read all streams.
 
     \b
     polynya backup /backups/polynya
@@ -122,9 +122,9 @@ def _list(place: str, file: str | None, as_json: bool) -> None:
 @config_option
 @as_json
 def verify_command(place: str, backup: str, file: str | None, as_json: bool) -> None:
-    """Read a whole backup, compare every checksum, and look up everything that it refers to.
+    """Read a whole backup, compare every checksum, and check every reference.
 
-    Names what is damaged or missing, and the streams that need it, and then ends with 1. No server is needed.
+    Lists what is damaged or missing and the streams that need it, and then exits with 1. Needs no server.
 
     \b
     polynya verify /backups/polynya
@@ -182,15 +182,15 @@ async def _verify(place: str, backup: str, file: str | None, quiet: bool) -> tup
 def restore_command(
     place: str, backup: str, from_store: bool, files: tuple[str, ...], take_over: bool, report: bool, as_json: bool, **values: str | None
 ) -> None:
-    """Make the data of a node, or of the nodes of a cluster, from a backup in PLACE, or from its object store alone; then start them with
-    'polynya serve'.
+    """Restore the data folders of a node, or of the nodes of a cluster, from a backup in PLACE or from the object store alone. Then start
+    them with 'polynya serve'.
 
-    The data folder must be empty or new. All flags of 'polynya serve' are taken; give those that the node is to start with: above all --data, --cores
-    and the object store. A cluster has any number of nodes: give the command on each of them, with its own file and the same
-    --backup, or once with all files.
+    The data folder must be empty or new. All flags of 'polynya serve' apply; pass those that the node will start with, above all --data,
+    --cores and the object store. A cluster may have any number of nodes: run the command on each with its own file and the same --backup,
+    or once with all files.
 
-    Records keep their offsets, streams their lifetimes, producers and subscriptions. It is a new history: what was appended after the backup
-    is gone, and its offsets are never used again.
+    Records keep their offsets; streams keep their lifetimes, producers and subscriptions. Appends after the backup are lost, and their offsets
+    are never reused.
 
     \b
     polynya restore /backups/polynya --data /var/lib/polynya
@@ -210,7 +210,7 @@ def restore_command(
 
 
 class _Outcome(NamedTuple):
-    """`what`: of which it was made, for people; `summary`: for scripts."""
+    """`what`: the source, for people; `summary`: for scripts."""
 
     what: str
     summary: dict[str, Any]
@@ -218,7 +218,7 @@ class _Outcome(NamedTuple):
 
 
 def restore_into(place: str, configs: list[Config]) -> None:
-    """The data of these nodes from the newest backup. Raises `exits.Ended`."""
+    """Restore these nodes from the newest backup. Raises `exits.Ended`."""
     outcome = carried_out(place, lambda: _restore(place, "", None, configs, False))
     _say_restored(configs, outcome, report=False, as_json=False)
 
@@ -310,7 +310,7 @@ def _say_restored(configs: list[Config], outcome: _Outcome, *, report: bool, as_
 
 
 def carried_out(place: str, work: Callable[[], Awaitable[T]], hint: str = "'polynya verify' looks through all of it.") -> T:
-    """Raises `exits.Ended` for what can go wrong. `hint`: what to do where something is damaged."""
+    """Run `work` and convert its errors to `exits.Ended`. `hint`: the next step for damaged data."""
     from polynya.base.errors import Unavailable
     from polynya.objectstore import StoreUnavailable
 

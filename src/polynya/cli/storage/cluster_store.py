@@ -1,4 +1,4 @@
-"""The store of a whole cluster, looked at through one node: each group by the node that leads it, shares of groups side by side."""
+"""Object-store checks of a whole cluster through one node: each group by its leader, shares of groups concurrently."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from polynya.cli.terminal import exits
 if TYPE_CHECKING:
     import httpx
 
-AT_ONCE = 4  # shares: each reads a part of a store that others use
+AT_ONCE = 4  # concurrent shares, limited because the store is shared
 PART_SECONDS = 300.0  # one part of a check may read tens of megabytes
-VAIN_MAX = 15  # so often groups are asked after in vain, with pauses: an election takes less
+VAIN_MAX = 15  # attempts without progress, with pauses: longer than an election
 PAUSE_SECONDS = 1.0
 Answer = dict[str, Any]
 
 
 class Unseen(msgspec.Struct):
-    """Groups that could not be looked at."""
+    """Groups that could not be checked."""
 
     groups: list[int]
     why: str
 
 
 class WholeStore:
-    """One look. `heard` is told each answer; Those `pending` of the `total` groups were not looked at to the end."""
+    """One check. It passes each response to `heard`. `pending` of the `total` groups are not fully checked."""
 
     def __init__(self, admin: Client, verb: str, question: dict[str, Any], heard: Callable[[Answer], None]) -> None:
         self._admin, self._verb, self._question, self._heard = admin, verb, question, heard
-        self.pending: dict[int, str] = {}  # group → the last pack that was looked at for it
+        self.pending: dict[int, str] = {}  # group → its last checked pack
         self._why: dict[int, str] = {}
         self._answers = self.total = 0
 
@@ -42,7 +42,8 @@ class WholeStore:
         return self.total - len(self.pending)
 
     async def look(self, groups: list[int] | None = None) -> list[Unseen]:
-        """What of these groups (None: of all) could not be looked at. Raises `exits.Ended` when the node that is asked cannot do so."""
+        """Check these groups (None: all); return those that could not be checked. Raises `exits.Ended` if the contacted node cannot do
+        so."""
         vain = 0
         async with self._admin.asynchronous(PART_SECONDS) as http:
             plan = await self._ask(http, "shares", {"groups": groups})
@@ -58,7 +59,7 @@ class WholeStore:
                 plan = await self._plan_again(http)
 
     async def _look_once(self, http: httpx.AsyncClient, plan: Answer) -> None:
-        """At all that is led now. Groups of a share that are at other places go by themselves."""
+        """Check all groups that have a leader. Groups of a share with different cursors are checked separately."""
         turn = asyncio.Semaphore(AT_ONCE)
         for part in plan["leaderless"]:
             self._why.update(dict.fromkeys(part["groups"], part["why"]))
@@ -80,7 +81,7 @@ class WholeStore:
                 self._why.update(dict.fromkeys(groups, where + fault.message))
 
     async def _part(self, http: httpx.AsyncClient, groups: list[int], after: str) -> tuple[list[int], str | None]:
-        """What is left of the share, and behind which pack; None: nothing."""
+        """Check one part; return the remaining groups and the cursor, None at the end."""
         cursor = {"after": after} if after else {}
         answer = await self._ask(http, self._verb, {**self._question, "groups": groups, **cursor})
         if answer["left"]:
@@ -122,7 +123,7 @@ class WholeStore:
 
 
 def spelled_groups(groups: list[int]) -> str:
-    """`group 3`, `groups 0, 4-7 and 9`."""
+    """Format group numbers: `group 3`, `groups 0, 4-7 and 9`."""
     runs: list[list[int]] = []
     for group in sorted(groups):
         if runs and group == runs[-1][-1] + 1:

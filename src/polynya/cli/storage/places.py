@@ -1,4 +1,4 @@
-"""Where backups are, as it is spelled on the command line: a folder, `s3://BUCKET/PREFIX`, or a tar file."""
+"""Backup locations on the command line: a folder, `s3://BUCKET/PREFIX`, or a tar file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def path_of(place: str) -> str:
-    """A folder or file that is given as a URL is meant, and not one whose name is `file:`. Raises `exits.Misused` for other kinds of places."""
+    """Return the path of a `file:` URL, and other places as they are. Raises `exits.Misused` for other schemes."""
     scheme, mark, rest = place.partition("://")
     if not mark or scheme == "s3":
         return place
@@ -32,12 +32,13 @@ def path_of(place: str) -> str:
 
 
 def is_file(place: str) -> bool:
-    """Whether it means one tar file (or standard output)."""
+    """Return True for a tar file or standard output."""
     return place == "-" or place.endswith(".tar") or Path(place).is_file()
 
 
 def store_settings(url: str, file: str | None) -> StoreSettings:
-    """Of `s3://BUCKET/PREFIX` or a folder. Endpoint and credentials are those of 'polynya serve'. Raises `exits.Misused`."""
+    """Return the settings of `s3://BUCKET/PREFIX` or a folder, with the endpoint and credentials of 'polynya serve'. Raises
+    `exits.Misused`."""
     from polynya.config.model import load
     from polynya.objectstore import StoreSettings
 
@@ -56,7 +57,7 @@ def store_settings(url: str, file: str | None) -> StoreSettings:
 
 @asynccontextmanager
 async def to_write(place: str, file: str | None) -> AsyncIterator[tuple[Repository, ObjectStore | None]]:
-    """Where a backup goes, and, but for a tar file, the same to be read. Raises `exits.Ended`."""
+    """Open a place for a backup; yield it, and unless it is a tar file the same store for reading. Raises `exits.Ended`."""
     place = path_of(place)
     if not is_file(place):
         if not place.startswith("s3://"):
@@ -74,7 +75,7 @@ async def to_write(place: str, file: str | None) -> AsyncIterator[tuple[Reposito
             yield tar, None
         return
     path = Path(place)
-    temporary = path.with_name(path.name + ".part")  # until it is whole it does not have its name
+    temporary = path.with_name(path.name + ".part")  # renamed when complete
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     except OSError as error:
@@ -85,7 +86,7 @@ async def to_write(place: str, file: str | None) -> AsyncIterator[tuple[Reposito
                 yield tar, None
             os.fsync(out.fileno())
     except BaseException:
-        temporary.unlink(missing_ok=True)  # nothing goes on with half of a tar file
+        temporary.unlink(missing_ok=True)  # a partial tar file cannot be resumed
         raise
     temporary.rename(path)
     sync_folder(path.parent)
@@ -93,7 +94,7 @@ async def to_write(place: str, file: str | None) -> AsyncIterator[tuple[Reposito
 
 @asynccontextmanager
 async def _tar(file: IO[bytes]) -> AsyncIterator[TarWriter]:
-    """Ended, or given up."""
+    """Write a tar file; close it on success, abandon it on an error."""
     from polynya.backup.repository import TarWriter
 
     tar = TarWriter(file)
@@ -107,7 +108,7 @@ async def _tar(file: IO[bytes]) -> AsyncIterator[TarWriter]:
 
 @asynccontextmanager
 async def to_read(place: str, file: str | None) -> AsyncIterator[RepositoryReader]:
-    """Raises `exits.Ended`."""
+    """Open a place for reading. Raises `exits.Ended`."""
     from polynya.backup.repository import TarReader
 
     if place == "-":
@@ -129,7 +130,7 @@ async def to_read(place: str, file: str | None) -> AsyncIterator[RepositoryReade
 
 
 def open_place(place: str, file: str | None, *, to_read: bool = False) -> ObjectStore:
-    """Raises `exits.Ended`."""
+    """Open a folder or bucket. Raises `exits.Ended`."""
     from polynya.objectstore import StoreUnavailable, open_store
 
     try:
@@ -143,7 +144,7 @@ def open_place(place: str, file: str | None, *, to_read: bool = False) -> Object
 
 
 def _make(place: str) -> None:
-    """A folder that only its owner may enter: what is in a backup is what is in the streams, and keys."""
+    """Create a folder with mode 0700: a backup holds stream contents and keys."""
     from polynya.objectstore import MARKER_KEY
 
     try:

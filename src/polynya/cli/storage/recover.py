@@ -1,7 +1,7 @@
-"""`polynya recover`: single streams out of a backup, back into a server that runs; once, also when it is interrupted and given again.
+"""`polynya recover`: copy single streams from a backup into a running server, exactly once across interruptions and repeats.
 
-Every append is that of an idempotent producer whose name says which backup and which stream it carries over. So the copy itself tells how far
-it is: a repeat of the whole command sends nothing twice, and a stream of the same name that is somebody else's is never written to.
+Every append belongs to an idempotent producer whose id names the backup and the stream. So the copy records its own progress: a repeated
+command stores nothing twice and never writes to an unrelated stream of the same name.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from polynya.stream.machine import Machine
     from polynya.stream.state.model import Stream
 
-APPEND_BYTES = 1 << 20  # of JSON records in one append; those of one append stay together
-AT_ONCE = 4  # streams
-FAR_SEQUENCE = 1 << 52  # that no producer reaches: its refusal says which one is expected
+APPEND_BYTES = 1 << 20  # JSON bytes per append; records of one original append stay together
+AT_ONCE = 4  # concurrent streams
+FAR_SEQUENCE = 1 << 52  # out of every producer's reach: the refusal carries the expected sequence
 
 
 class Selection(NamedTuple):
-    """Which streams, by their canonical names, and where they go. `move`: what takes the place of `prefix`."""
+    """The selected streams, by canonical name, and their targets. `move` replaces `prefix`."""
 
     names: frozenset[str]
     prefix: str | None
@@ -51,7 +51,7 @@ class Selection(NamedTuple):
 
 
 class Done:
-    """What was carried over so far. `failed`: why streams were not."""
+    """The progress so far. `failed`: streams with the error of each."""
 
     def __init__(self) -> None:
         self.doing = "reading"
@@ -89,11 +89,11 @@ def recover_command(
     file: str | None,
     as_json: bool,
 ) -> None:
-    """Bring single STREAMs back out of the backup in PLACE into a server that runs, such as after an accidental deletion.
+    """Restore single STREAMs from the backup in PLACE into a running server, for example after an accidental deletion.
 
-    Each gets its name if that is free, or another (--as), its content type, lifetime, retention, and its records byte by byte, appended
-    anew: offsets begin at 0, and what a fork inherited is its own. It is closed if it was. A stream that is there is left alone. Given
-    again, the command goes on where it was, within seven days.
+    Each stream gets its name if that is free, or another (--as), and its content type, lifetime and retention. Its records are appended
+    byte by byte: offsets start at 0, and records that a fork inherited become its own. It is closed if it was. Existing streams are left
+    alone. A repeated command resumes, within seven days.
 
     \b
     polynya recover /backups/polynya orders
@@ -124,7 +124,7 @@ def _wanted(streams: tuple[str, ...], prefix: str | None, target: str | None) ->
 async def _recover(
     client: Client, where: tuple[str, str, str | None], wanted: Selection, done: Done, *, retry: float | None
 ) -> Manifest:  # fmt: skip
-    """`where`: place, backup, file of settings. Without `retry` nothing is carried over, only named."""
+    """Recover the streams. `where`: place, backup, settings file. Without `retry`, only list them."""
     from polynya.backup.repository import chosen
     from polynya.backup.streams import BackupStreams, streams_of
     from polynya.cli.storage import places
@@ -156,7 +156,7 @@ def _groups_of(wanted: Selection, groups: int) -> list[int]:
 async def _carry(
     client: Client, library: BackupStreams, machine: Machine, moves: list[tuple[Stream, str]], done: Done, retry: float
 ) -> None:  # fmt: skip
-    """Some at a time, each under the name beside it. What is refused is noted; what does not answer ends it."""
+    """Copy streams concurrently, each to its target name. A refusal is recorded; an unreachable server ends the command."""
     todo = iter(moves)
 
     async def work() -> None:
@@ -181,7 +181,7 @@ async def _carry(
 
 
 class Carrier:
-    """Of one stream. `name` as it is spelled."""
+    """Copies one stream. `name` is its displayed name."""
 
     def __init__(self, client: Client, backup: str, stream: Stream, target: str, retry: float) -> None:
         from polynya.base.names import spelled_name
@@ -195,7 +195,7 @@ class Carrier:
         self._resumed = False
 
     async def run(self, pieces: AsyncIterator[BackupPiece], done: Done) -> dict[str, Any]:
-        """Make it, or find where it is, and append the rest. Raises `exits.Ended`, and what reading raises."""
+        """Create the stream or find its position, and append the rest. Raises `exits.Ended` and read errors."""
         found = await asyncio.to_thread(self._look)
         if found is None:
             done.bytes += self._stream.next_byte - self._stream.first_byte
@@ -217,7 +217,7 @@ class Carrier:
         return _row(self._stream, self.name, resumed=self._resumed)
 
     def _look(self) -> int | None:
-        """The number of the append that comes next: 0 where the stream is not there. None: all is there."""
+        """Return the number of the next append, 0 if the stream is missing, None if it is complete."""
         answer = self._ask("HEAD")
         if answer.status_code == 404:
             return 0
@@ -238,7 +238,7 @@ class Carrier:
         return found
 
     def _create(self, body: bytes) -> None:
-        """With its first append: so that no stream is taken for one of these that is not."""
+        """Create the stream with its first append, so that an unrelated stream is never mistaken for a copy."""
         headers = _creation(self._stream) | (self._producer.headers(0) if body else {})
         path = stream_path(self.name)
         answer = patiently(lambda: self._client.call("PUT", path, headers=headers, content=body, stream=self.name), self._retry)
@@ -247,7 +247,7 @@ class Carrier:
         self._producer.batches = 1
 
     def _ask(self, method: str, headers: dict[str, str] | None = None, content: bytes | None = None) -> httpx.Response:
-        """What changes nothing."""
+        """Send a request that changes nothing."""
         import httpx
 
         try:
@@ -256,7 +256,7 @@ class Carrier:
             raise self._client.failed(error, applied=False) from None
 
     def _expected(self) -> int:
-        """Which of this stream's appends the server wants next. Raises `exits.Refused` when it knows of none: the stream is another one."""
+        """Return the producer sequence that the server expects. Raises `exits.Refused` if the stream is unrelated."""
         body = b"[0]" if self._is_json else b"?"
         headers = {"content-type": self._stream.content_type} | self._producer.headers(FAR_SEQUENCE)
         answer = self._ask("POST", headers, body)
@@ -278,7 +278,7 @@ class Carrier:
 
 
 async def _appends(pieces: AsyncIterator[BackupPiece], of_json: bool) -> AsyncIterator[tuple[int, bytes]]:
-    """(records, body) of each append: the same, whenever it is asked. Small appends of JSON go together; of other types each is a record."""
+    """Yield (records, body) of each append, deterministically. Small JSON appends are merged; others stay single."""
     if not of_json:
         async for piece in pieces:
             yield piece.records, piece.payload
@@ -296,7 +296,7 @@ async def _appends(pieces: AsyncIterator[BackupPiece], of_json: bool) -> AsyncIt
 
 
 def _creation(stream: Stream) -> dict[str, str]:
-    """The headers that make a stream like it. A lifetime that is over is left out: who brings it back wants to read it."""
+    """Return the headers that create such a stream. An expired lifetime is dropped, so that the stream can be read."""
     headers = {"content-type": stream.content_type}
     if stream.ttl_seconds is not None:
         headers["stream-ttl"] = str(stream.ttl_seconds)

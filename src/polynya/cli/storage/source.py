@@ -1,4 +1,4 @@
-"""The cluster that a backup is taken from, by its admin port. What does not answer is asked again for a while."""
+"""The source of a backup: a cluster's admin port, with retries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ PATH = "/v1/admin/backup"
 
 
 class HttpSource:
-    """`polynya.backup.source.BackupSource`. `admin`: a client of the admin port. Made on a running loop. Raises `exits.Ended` for refusals."""
+    """A `polynya.backup.source.BackupSource` over a client of the admin port. Create it on a running loop. Raises `exits.Ended` for
+    refusals."""
 
     def __init__(self, admin: Client) -> None:
         self._admin = admin
@@ -59,7 +60,7 @@ class HttpSource:
         return (await self._ask("GET", "/object", params=params, absent=NotFound)).content
 
     async def _ask(self, method: str, path: str, *, absent: type[Exception] | None = None, **more: Any) -> httpx.Response:
-        """`absent` is raised for 404."""
+        """Send a request with retries. `absent` is raised for 404."""
         import httpx
 
         deadline, pause = time.monotonic() + PATIENCE_SECONDS, PAUSE_SECONDS

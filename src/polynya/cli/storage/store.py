@@ -1,4 +1,4 @@
-"""`polynya store`: whether the object store holds what it must, and cleaning it."""
+"""`polynya store`: verify the object store, and clean it."""
 
 from __future__ import annotations
 
@@ -38,11 +38,10 @@ def store_command() -> None:
 @as_json
 @server_option
 def verify_command(client: Client, as_json: bool) -> None:
-    """Read every object that a stream needs and compare it with its checksum; then list the objects that nobody knows.
+    """Read every object that a stream needs and compare its checksum; then list the orphaned objects.
 
-    Of a cluster all groups are looked at, whichever node is asked: each by the node that leads it, some at the same time. It reads everything
-    once, beside the nodes' other work. Ends with 1 when something is missing or damaged, and with 3 when groups could not be looked at: they are named, with
-    the reason.
+    In a cluster it checks all groups, each through its leader, several at a time. It reads everything once, besides the nodes' other
+    work. Exits with 1 when an object is missing or damaged, and with 3 when groups could not be checked; it lists them with the reason.
 
     \b
     polynya store verify
@@ -72,7 +71,7 @@ def verify_command(client: Client, as_json: bool) -> None:
 
 
 class _Checked:
-    """What was looked at so far. `quiet`: faults are not said as they are found."""
+    """The results so far. `quiet`: do not print faults as they are found."""
 
     def __init__(self, *, quiet: bool) -> None:
         self.counts = {"packs": 0, "slices": 0, "bytes": 0}
@@ -105,10 +104,10 @@ def _show_unseen(unseen: list[Unseen]) -> None:
 @as_json
 @server_option
 def sweep_command(client: Client, dry_run: bool, grace: int | None, as_json: bool) -> None:
-    """Delete what nobody knows: packs of writers that died, and under tables the files of lost jobs and metadata that is long superseded.
+    """Delete orphaned objects: packs of dead writers, and table files of lost jobs and long superseded metadata.
 
-    What any snapshot of a table refers to stays, and so does what belongs to a job that is not over. The nodes do so by themselves every hour.
-    Ends with 3 when groups of a cluster could not be looked at.
+    Keeps everything that a table snapshot or an unfinished job refers to. The nodes do the same every hour. Exits with 3 when groups of a
+    cluster could not be checked.
 
     \b
     polynya store sweep --dry-run
@@ -136,9 +135,9 @@ def sweep_command(client: Client, dry_run: bool, grace: int | None, as_json: boo
 @click.option("--force", is_flag=True, help="Also when a node owns the root: one that was killed cannot say that it does not any more.")
 @click.option("--config", "file", metavar="FILE", help="The TOML file with the settings of S3. Default: ./polynya.toml if it is there.")
 def wipe_command(root: str, yes: bool, force: bool, file: str | None) -> None:
-    """Delete all objects under a root, tables included, for good.
+    """Delete all objects under a root, including tables, permanently.
 
-    Refused while a node owns the root, and where the root's marker is not. Credentials and endpoint are those of 'polynya serve'.
+    Refused while a node owns the root, and where the root's marker is missing. Credentials and endpoint are those of 'polynya serve'.
 
     \b
     polynya store wipe --root ./polynya-data/objects
@@ -180,7 +179,7 @@ def _no_root(root: str) -> exits.Refused:
 
 
 def _ask_whether(question: str) -> None:
-    """Raises `click.Abort` for no, and `exits.Misused` when nobody answers."""
+    """Ask for confirmation. Raises `click.Abort` for no, `exits.Misused` without an answer."""
     try:
         click.confirm(question, abort=True, err=True)
     except click.Abort:
@@ -216,7 +215,7 @@ def _settings_of(root: str, file: str | None) -> StoreSettings:
 
 
 def _check_stopped(root: str) -> None:
-    """An embedded store lies in its node's data folder, which a node that runs has locked."""
+    """Refuse an embedded store whose node runs: the node has locked its data folder."""
     lock = Path(root).parent / "node.lock"
     with suppress(FileNotFoundError), lock.open("rb") as file:
         try:
@@ -226,7 +225,7 @@ def _check_stopped(root: str) -> None:
 
 
 class _Swept:
-    """Orphans of all groups: the first thousand keys of each share, how many there are, their bytes, and whether they were deleted."""
+    """The orphans of all groups: the first thousand keys per share, their count and bytes, and whether they were deleted."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []
@@ -244,7 +243,7 @@ class _Swept:
 
 
 def _sweep(admin: Client, groups: list[int] | None, *, dry_run: bool, grace: int | None) -> tuple[_Swept, list[Unseen]]:
-    """Of these groups (None: of all)."""
+    """Sweep these groups (None: all)."""
     swept = _Swept()
     whole = WholeStore(admin, "sweep", {"dry_run": dry_run, "grace_seconds": grace}, swept.hear)
     return swept, asyncio.run(whole.look(groups))

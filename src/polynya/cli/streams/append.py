@@ -1,4 +1,4 @@
-"""`polynya append`: records from arguments or stdin, in batches, each exactly once."""
+"""`polynya append`: append records from arguments or stdin in batches, each exactly once."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from polynya.cli.terminal.values import SECONDS
 if TYPE_CHECKING:
     import httpx
 
-BATCH_BYTES = 1 << 20  # of lines in one append
+BATCH_BYTES = 1 << 20  # line bytes per append
 BATCH_LINES = 10_000
-BAR_BYTES = 4 << 20  # a smaller file is in before a bar could be read
+BAR_BYTES = 4 << 20  # smaller files finish before a bar can be read
 LINES_READ_AHEAD = 20_000  # the reader of stdin waits here while the server is slower
 RETRY_PAUSE_SECONDS = 0.1
 RETRY_PAUSE_SECONDS_MAX = 2.0
@@ -57,11 +57,11 @@ def append_command(
 ) -> None:
     """Append RECORDS, or the lines of stdin, to STREAM.
 
-    Into a JSON stream each argument or line is one record (empty lines are passed over); into another one bytes go as they are, line by
-    line. Lines are gathered into batches while the server is busy, and each batch is sent again until the server has answered for it: as
-    an idempotent producer's, so that a repeat is never stored twice.
+    For a JSON stream each argument or line is one record; empty lines are skipped. Other streams take the bytes as they are, line by
+    line. Lines are batched while the server is busy. Each batch is retried until the server acknowledges it; the producer is idempotent,
+    so no batch is stored twice.
 
-    A JSON array is one record here, unless --whole is given: then each element is one, as in a POST over HTTP.
+    A JSON array is one record, unless --whole is given: then each element is a record, as in an HTTP POST.
 
     \b
     polynya append orders '{"item": 7}' '{"item": 8}'
@@ -90,7 +90,7 @@ def append_command(
 
 
 def _bar(stream: str, records: Sequence[str]) -> Bar:
-    """A bar for a file that is worth one; what a pipe will bring nobody knows."""
+    """Return a progress bar; it shows only for a large file, because the size of a pipe is unknown."""
     total = 0
     if not records:
         with contextlib.suppress(OSError, ValueError):
@@ -100,7 +100,7 @@ def _bar(stream: str, records: Sequence[str]) -> Bar:
 
 
 def _content_type(client: Client, stream: str, *, create: bool, wanted: str) -> str:
-    """The stream's; with `create` it is made, of type `wanted`, if it is not there."""
+    """Return the stream's content type; with `create`, create a missing stream of type `wanted`."""
     facts = facts_if_there(client, stream) if create else facts_of(client, stream)
     if facts is not None:
         return str(facts["content_type"])
@@ -109,7 +109,7 @@ def _content_type(client: Client, stream: str, *, create: bool, wanted: str) -> 
 
 
 def patiently(ask: Callable[[], T], seconds: float) -> T:
-    """What is asked, again while the server is busy; where there is none, that is said at once."""
+    """Call `ask`, retrying while the server is busy."""
     deadline = time.monotonic() + seconds
     pause = RETRY_PAUSE_SECONDS
     while True:
@@ -123,7 +123,7 @@ def patiently(ask: Callable[[], T], seconds: float) -> T:
 
 
 class BatchProducer:
-    """An idempotent producer for one stream: one batch in flight, repeated until its outcome is known.
+    """An idempotent producer for one stream: one batch in flight, retried until its outcome is known.
 
     `batches` is the sequence of the next one."""
 
@@ -137,13 +137,13 @@ class BatchProducer:
         self._id = name or f"cli-{secrets.token_hex(8)}"
         self.lines_are_records = self.counts_records = lines_are_records
         self.batches = 0
-        self.arrays = 0  # of the records
+        self.arrays = 0  # records that are JSON arrays
         self.records = 0
         self.bytes = 0
         self.offset = ""
 
     def headers(self, sequence: int) -> dict[str, str]:
-        """Those of the batch of this number."""
+        """Return the producer headers of a batch."""
         return {"producer-id": self._id, "producer-epoch": "0", "producer-seq": str(sequence)}
 
     def append(self, lines: Sequence[bytes]) -> None:
@@ -160,7 +160,7 @@ class BatchProducer:
         self.offset = answer.headers.get("stream-next-offset", self.offset)
 
     def _sent(self, body: bytes, headers: dict[str, str]) -> httpx.Response:
-        """The answer to an append, sent again as long as there is none that says what happened."""
+        """Send an append, and retry until a response gives its outcome."""
         import httpx
 
         deadline = time.monotonic() + self._retry_seconds
@@ -182,7 +182,8 @@ class BatchProducer:
             pause = min(2 * pause, RETRY_PAUSE_SECONDS_MAX)
 
     def _given_up(self, failure: exits.Ended, *, perhaps: bool) -> exits.Ended:
-        """`perhaps`: the batch may have been applied. What was there before it is no reason to give the same command again."""
+        """Return the error after the last retry. `perhaps`: the batch may have been applied. Repeating the command would store earlier
+        batches twice."""
         if perhaps:
             return exits.Unknown(failure.message, code=failure.code, hint=self._progress(), request_id=failure.request_id)
         if self.batches:
@@ -201,12 +202,12 @@ class BatchProducer:
         return f"Before it {self.said()} {were} appended; the batch that failed begins after that."
 
     def said(self) -> str:
-        """How much was appended, in what the stream counts."""
+        """Return the appended amount in the stream's unit."""
         return output.counted(self.records, "record") if self.counts_records else output.size(self.bytes)
 
 
 def _elements(body: bytes) -> int:
-    """The records that a body is to a JSON stream."""
+    """Return the number of records in a body of a JSON stream."""
     import msgspec
 
     try:
@@ -216,7 +217,7 @@ def _elements(body: bytes) -> int:
 
 
 def _first_bad(lines: Sequence[bytes]) -> int | None:
-    """The index of the first line that is no JSON value by itself."""
+    """Return the index of the first line that is not valid JSON."""
     import msgspec
 
     for index, line in enumerate(lines):
@@ -241,8 +242,9 @@ def _batches(records: Sequence[str], *, whole: bool, records_only: bool) -> Iter
 
 
 def gathered(source: BinaryIO, *, keep: Callable[[bytes], bool]) -> Iterator[list[bytes]]:
-    """The lines of `source` that are to be kept, in batches: what has come so far, so that a slow source is sent at once and a fast one
-    in large pieces. A thread reads; it is bounded by `LINES_READ_AHEAD`."""
+    """Yield the kept lines of `source` in batches of what has arrived.
+
+    A slow source is sent at once, a fast one in large batches. The reader thread is bounded by `LINES_READ_AHEAD`."""
     waiting: queue.Queue[bytes | BaseException | None] = queue.Queue(LINES_READ_AHEAD)
 
     def read() -> None:

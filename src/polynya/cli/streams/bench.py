@@ -1,4 +1,4 @@
-"""`polynya bench`: appends and tails under load, measured from outside, and everything that was written read again and compared."""
+"""`polynya bench`: load a node with appends and tails, measure from the client, and verify everything that was written."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from polynya.client import AsyncClient, AsyncProducer, AsyncReceipt, AsyncStream, Record
 
 PREFIX = "bench"
-SAMPLES_MAX = 1_000_000  # latencies kept; later ones of a long run replace earlier ones, evenly
-RETRY_SECONDS = 5.0  # a node that is away for longer is not measured
-RECORD_BYTES_MIN = 48  # what a record's number and time take
+SAMPLES_MAX = 1_000_000  # latencies kept; a longer run is sampled evenly
+RETRY_SECONDS = 5.0  # longer outages are not measured
+RECORD_BYTES_MIN = 48  # size of a record's number and time
 
 seconds_option = click.option("--seconds", metavar="DURATION", type=SECONDS, default="10s", show_default=True, help="Write for so long.")
 size_option = click.option(
@@ -36,10 +36,10 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print the fi
 
 @click.group("bench", cls=CommandGroup)
 def bench_command() -> None:
-    """Measure a node with load of this machine's making, and check what it stored.
+    """Load a node from this machine, measure it, and verify what it stored.
 
-    Every record that was acknowledged is read again, and must be there once and in order: else the command fails. The figures are those of
-    this client, machine and network as much as the node's. Ctrl-C ends the writing, and the figures are those up to then.
+    Every acknowledged record is read back and must be present once and in order; otherwise the command fails. The figures include this
+    client, machine and network. Ctrl-C stops the writing and reports the figures so far.
 
     \b
     polynya bench append --streams 8 --seconds 30s
@@ -63,7 +63,7 @@ def bench_command() -> None:
 def append_command(
     client: Client, streams: int, seconds: float, size: int, batch_records: int, in_flight: int, keep: bool, as_json: bool
 ) -> None:
-    """Append as fast as the node takes it.
+    """Append at the node's maximum rate.
 
     \b
     polynya bench append
@@ -110,9 +110,9 @@ def append_command(
 @json_option
 @server_option
 def tail_command(client: Client, rate: float, readers: int, seconds: float, size: int, keep: bool, as_json: bool) -> None:
-    """Append at a steady rate, follow with many readers, and measure how long each record takes to each of them.
+    """Append at a steady rate, follow with many readers, and measure the latency of each record to each reader.
 
-    Times count from when a record was due, and not from when it could be sent, so that a stall counts for all records that it delayed.
+    Latency counts from the time a record was due, so a stall counts for every record that it delayed.
 
     \b
     polynya bench tail
@@ -152,11 +152,11 @@ def tail_command(client: Client, rate: float, readers: int, seconds: float, size
 
 
 class Mismatch(exits.Ended):
-    """What was acknowledged is not what is there."""
+    """The stored records differ from the acknowledged ones."""
 
 
 class Stop:
-    """Ctrl-C: the first one ends the writing, so that there are figures; the second one ends everything."""
+    """Handles Ctrl-C: the first one stops the writing, the second one the process."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -171,7 +171,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class BenchLoad:
-    """What is written. `rate` None: as fast as it is taken."""
+    """The load to write. `rate` None: as fast as the server accepts."""
 
     size: int
     seconds: float
@@ -180,14 +180,14 @@ class BenchLoad:
     rate: float | None = None
 
     def record(self, number: int, due_ns: int) -> dict[str, Any]:
-        """Of `size` bytes as JSON; `due_ns` is when it was to be sent."""
+        """Return a record of `size` bytes of JSON; `due_ns` is when it is due."""
         empty = len(f'{{"n":{number},"t":{due_ns},"f":""}}')
         return {"n": number, "t": due_ns, "f": "x" * max(0, self.size - empty)}
 
 
 @dataclass
 class Latencies:
-    """Up to `SAMPLES_MAX` of them, in ms. Over that, every so-manieth."""
+    """Up to `SAMPLES_MAX` samples in ms; above that, every n-th one."""
 
     kept: list[float] = field(default_factory=list)
     _every: int = 1
@@ -204,7 +204,7 @@ class Latencies:
 
 
 class BenchRun:
-    """One stream that is written. `written` records are acknowledged; `latencies` are those of batches, from their first record on."""
+    """The writing of one stream. `written` records are acknowledged; `latencies` are those of batches, from their first record."""
 
     def __init__(self, stream: AsyncStream, stop: Stop) -> None:
         self._stream = stream
@@ -214,7 +214,7 @@ class BenchRun:
         self.latencies = Latencies()
 
     async def append(self, load: BenchLoad) -> None:
-        """Until the time is over; then until all of it is durable. Raises `ProducerFailed`."""
+        """Write until the time is over, and wait until all is durable. Raises `ProducerFailed`."""
         from polynya.client import Batching
 
         linger = 0.0 if load.batch_records == 1 or load.rate else 0.001
@@ -244,7 +244,7 @@ class BenchRun:
         self.latencies.add(1000 * (time.monotonic() - since))
 
     async def _steadily(self, load: BenchLoad, rate: float, producer: AsyncProducer) -> None:
-        """The n-th record is due at n / rate; when sending is late, those that are due meanwhile follow at once."""
+        """Send the n-th record at n / rate; overdue records follow at once."""
         began, began_ns = time.monotonic(), time.time_ns()
         for number in range(max(1, int(load.seconds * rate))):
             due = number / rate
@@ -255,7 +255,7 @@ class BenchRun:
             await producer.append(load.record(number, began_ns + int(due * 1e9)))
 
     async def verify(self, load: BenchLoad) -> None:
-        """Raises `Mismatch` unless the stream holds all that was written, once and in order."""
+        """Raise `Mismatch` unless the stream holds all written records once and in order."""
         from polynya.client import START
 
         seen = 0
@@ -267,7 +267,7 @@ class BenchRun:
 
 
 class Follower:
-    """One reader. `latencies` count from when a record was due to when it was here."""
+    """One reader. `latencies` run from a record's due time to its arrival."""
 
     def __init__(self, stream: AsyncStream) -> None:
         self._stream = stream
@@ -276,7 +276,7 @@ class Follower:
         self.latencies = Latencies()
 
     async def follow(self, load: BenchLoad) -> None:
-        """Until the stream is closed. Raises `Mismatch`."""
+        """Read until the stream is closed. Raises `Mismatch`."""
         from polynya.client import START
 
         self.ready.set()
@@ -288,7 +288,7 @@ class Follower:
 
 
 def _check(record: Record, number: int, load: BenchLoad) -> int:
-    """The time in the record. Raises `Mismatch` unless it is the one that was written under this number."""
+    """Return the time in the record. Raises `Mismatch` if it is not the record written under this number."""
     value = record.value
     if value != load.record(number, value.get("t", 0)):
         raise Mismatch(f"record {number:,} of '{record.stream}' is not what was written: {record.text[:100]}")
@@ -299,7 +299,7 @@ Story = Callable[["AsyncClient", list[str], Callable[[str], None]], Awaitable[di
 
 
 def _played(client: Client, streams: int, story: Story, stop: Stop, *, keep: bool) -> dict[str, Any]:
-    """The story's figures; its streams are made before and deleted after it. Raises `exits.Ended`."""
+    """Run the story on new streams and return its figures; delete the streams afterwards. Raises `exits.Ended`."""
     from polynya.client import AsyncClient, ClientError, Retry
 
     names = [f"{PREFIX}/{secrets.token_hex(4)}-{number}" for number in range(streams)]
@@ -327,7 +327,7 @@ def _played(client: Client, streams: int, story: Story, stop: Stop, *, keep: boo
 
 
 def _ended(error: BaseException) -> BaseException:
-    """As commands end with it; of a group the first."""
+    """Convert a client error to the command's error; take the first of a group."""
     from polynya.client import ClientError, Outcome, Unavailable
 
     while isinstance(error, BaseExceptionGroup):
@@ -339,7 +339,7 @@ def _ended(error: BaseException) -> BaseException:
 
 
 def _spread(name: str, ordered: list[float]) -> dict[str, float | None]:
-    """Percentiles."""
+    """Return percentiles."""
 
     def at(part: float) -> float | None:
         return round(ordered[min(len(ordered) - 1, int(part * len(ordered)))], 3) if ordered else None

@@ -1,8 +1,8 @@
-"""`polynya import`: a stream of another server, copied into one here, once, also when it is interrupted and begun again.
+"""`polynya import`: copy a stream from another server exactly once, across interruptions.
 
-Where the copy is, is said by the copy itself: each append carries `Stream-Seq: OFFSET+COUNT`, the source's offset at which a page began and
-how much of that page is here after it. The server takes an append only if that is greater than the last, so that none is stored twice, and
-HEAD tells the last, so that the next import goes on there. Offsets of every server order as text; so does this.
+The copy records its own position. Each append carries `Stream-Seq: OFFSET+COUNT`: the source offset where a page starts, and how much of
+that page is stored after the append. The server accepts only increasing values, so nothing is stored twice. HEAD returns the last value,
+where the next import resumes. Offsets of every server sort as text; so do these values.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from polynya.cli.terminal.values import SECONDS
 if TYPE_CHECKING:
     import httpx
 
-PART_BYTES = 4 << 20  # of one append; a larger record goes alone
+PART_BYTES = 4 << 20  # bytes per append; a larger record goes alone
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.2, 5.0
 LONG_POLL_SECONDS = 90.0
 COPIED = ("stream-ttl", "stream-expires-at")
-LATER = frozenset((408, 429, 500, 502, 503, 504))  # statuses that may pass
+LATER = frozenset((408, 429, 500, 502, 503, 504))  # statuses of transient failures
 
 
 @click.command("import")
@@ -49,10 +49,10 @@ def import_command(
     retry: float,
     as_json: bool,
 ) -> None:
-    """Copy the stream at URL, on any Durable Streams server or an Ursula, into STREAM; the same name by default.
+    """Copy the stream at URL, on a Durable Streams or Ursula server, into STREAM (default: the same name).
 
-    The copy gets the source's content type and lifetime, record by record the same bytes, offsets of its own, and is closed when the
-    source is. Given again, the command goes on where the copy ends.
+    The copy gets the source's content type and lifetime, the same bytes per record, and new offsets. It is closed when the source is. A
+    repeated command resumes where the copy ends.
 
     \b
     polynya import http://old:4437/v1/stream/orders
@@ -83,7 +83,7 @@ def import_command(
 
 
 class ImportSource:
-    """The stream to be copied. Reads are repeated, for `patience` seconds, when there is no answer or the server says to come back."""
+    """The source stream. Failed reads are retried for `patience` seconds."""
 
     def __init__(self, url: str, headers: Mapping[str, str], patience: float) -> None:
         import httpx
@@ -96,7 +96,7 @@ class ImportSource:
         self._http = httpx.Client(headers=headers, timeout=httpx.Timeout(LONG_POLL_SECONDS, connect=5.0))
 
     def ask(self, method: str, params: Mapping[str, str] | None = None) -> httpx.Response:
-        """A successful answer. Raises `exits.Ended`."""
+        """Return a successful response. Raises `exits.Ended`."""
         import httpx
 
         deadline = time.monotonic() + self.patience
@@ -121,7 +121,7 @@ class ImportSource:
 
 
 class ImportCopy:
-    """`at` is the source's offset of the page that comes next, or is being copied; `_here` what of it is here: records, or bytes."""
+    """`at` is the source offset of the next or current page; `_here` is how many of its records or bytes are stored."""
 
     def __init__(self, client: Client, source: ImportSource, name: str) -> None:
         self._client = client
@@ -134,7 +134,7 @@ class ImportCopy:
         self.resumed = False
 
     def prepare(self) -> None:
-        """Make the copy, or find where it ends. Raises `exits.Refused` when the stream here is another one."""
+        """Create the copy, or find its end. Raises `exits.Refused` if the stream is unrelated."""
         known = self._source.ask("HEAD").headers
         self._type = known.get("content-type", "application/octet-stream")
         wanted = {"content-type": self._type} | {key: known[key] for key in COPIED if key in known}
@@ -153,7 +153,7 @@ class ImportCopy:
             raise exits.Refused(f"the stream {self._name} is of another content type than {self._source.url}")
 
     def run(self, *, follow: bool) -> bool:
-        """Copy up to the source's tail, or for ever. Whether the source is closed, and all of it here."""
+        """Copy up to the source's tail, or with `follow` until it is closed. Return True if the source is closed and fully copied."""
         cursor = ""
         while True:
             params = {"offset": self.at}
@@ -186,7 +186,7 @@ class ImportCopy:
             self.bytes += len(body)
 
     def _append(self, body: bytes, place: str) -> None:
-        """Repeated until it is known to be here."""
+        """Append, and retry until the data is known to be stored."""
         headers = {"content-type": JSON_TYPE if is_json(self._type) else self._type, "stream-seq": place}
         deadline = time.monotonic() + self._source.patience
         pause = PAUSE_SECONDS
@@ -210,22 +210,22 @@ class ImportCopy:
 
 
 def _json_parts(content_type: str, body: bytes, skip: int) -> Iterator[tuple[bytes, int]]:
-    """(array, records of the page that are here after it), without the first `skip` records. Elements keep their bytes."""
+    """Yield (array, records of the page stored after it), without the first `skip` records. Elements keep their bytes."""
     from polynya.wire.json_records import BadJson, TooManyRecords, parse_records
 
-    if "ndjson" in content_type or "jsonl" in content_type:  # as Ursula answers
+    if "ndjson" in content_type or "jsonl" in content_type:  # Ursula's format
         body = b"[%b]" % b",".join(line for line in body.split(b"\n") if line.strip())
     try:
         count, payload, packed = parse_records(body or b"[]")
     except (BadJson, TooManyRecords) as error:
         raise exits.Refused(f"a page of the source cannot be taken: {error}") from None
-    lengths = [length for (length,) in iter_unpack("<I", packed)] if packed else [len(payload)] * count  # each with its comma
+    lengths = [length for (length,) in iter_unpack("<I", packed)] if packed else [len(payload)] * count  # each includes its comma
     at = sum(lengths[:skip])
     begin = at
     for here in range(skip + 1, count + 1):
         at += lengths[here - 1]
         if here == count or at + lengths[here] - begin > PART_BYTES:
-            # One level of arrays is taken apart on arrival: a record that is an array keeps its brackets inside these.
+            # The server unpacks one level of arrays: a record that is an array keeps its brackets inside these.
             yield b"[%b]" % payload[begin : at - 1], here
             begin = at
 

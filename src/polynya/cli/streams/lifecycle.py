@@ -1,4 +1,4 @@
-"""The plain verbs on streams: create, info, ls, fork, close, rm."""
+"""The basic stream commands: create, info, ls, fork, close, rm."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def create_command(
     keep_bytes: int | None,
     as_json: bool,
 ) -> None:
-    """Create STREAM. It is no error if it exists with the same settings.
+    """Create STREAM. Succeeds if it exists with the same settings.
 
     \b
     polynya create orders
@@ -63,7 +63,7 @@ def create_command(
 @as_json
 @server_option
 def info_command(client: Client, stream: str, consistency: str, as_json: bool) -> None:
-    """Say what is known of STREAM: content type, first kept and tail offset, whether it is closed, when it expires, what is kept.
+    """Show the properties of STREAM: content type, first and tail offset, state, expiry and retention.
 
     \b
     polynya info orders
@@ -86,7 +86,7 @@ def info_command(client: Client, stream: str, consistency: str, as_json: bool) -
 @as_json
 @server_option
 def ls_command(client: Client, prefix: str, limit: int | None, consistency: str, as_json: bool) -> None:
-    """List the streams whose names begin with PREFIX, in order of bucket and name; with --json one object a line.
+    """List the streams whose names start with PREFIX, by bucket and name; with --json one object per line.
 
     \b
     polynya ls
@@ -114,7 +114,7 @@ def ls_command(client: Client, prefix: str, limit: int | None, consistency: str,
 @as_json
 @server_option
 def fork_command(client: Client, new: str, source: str, offset: str | None, as_json: bool) -> None:
-    """Make NEW a stream that begins with what another one holds up to an offset; from there on each goes its own way.
+    """Create NEW as a fork: it starts with the records of another stream up to an offset, then diverges.
 
     \b
     polynya fork experiment --from orders
@@ -133,7 +133,7 @@ def fork_command(client: Client, new: str, source: str, offset: str | None, as_j
 @as_json
 @server_option
 def close_command(client: Client, stream: str, as_json: bool) -> None:
-    """Close STREAM: it stays readable, but nothing can be appended any more, and those who follow it are told the end.
+    """Close STREAM: it stays readable but accepts no appends, and its followers reach the end.
 
     \b
     polynya close orders
@@ -151,7 +151,7 @@ def close_command(client: Client, stream: str, as_json: bool) -> None:
 @as_json
 @server_option
 def rm_command(client: Client, streams: tuple[str, ...], force: bool, as_json: bool) -> None:
-    """Delete STREAMS, all or up to the first that cannot be deleted. What is in tables already stays there.
+    """Delete STREAMS in order, and stop at the first error. Rows already in tables stay there.
 
     \b
     polynya rm orders
@@ -172,13 +172,13 @@ def rm_command(client: Client, streams: tuple[str, ...], force: bool, as_json: b
 
 
 def facts_of(client: Client, stream: str, consistency: str = "leader") -> dict[str, Any]:
-    """What HEAD says of a stream; raises `exits.Refused`, with streams of similar names, when there is none."""
+    """Return the facts from HEAD. Raises `exits.Refused` with similar names if the stream is missing."""
     asked = {} if consistency == "leader" else {"consistency": consistency}
     return _facts(client, stream, client.call("HEAD", stream_path(stream), params=asked, stream=stream))
 
 
 def facts_if_there(client: Client, stream: str) -> dict[str, Any] | None:
-    """The same, or None when there is none."""
+    """Return the facts, or None if the stream is missing."""
     answer = client.send("HEAD", stream_path(stream))
     if answer.status_code == 404:
         return None

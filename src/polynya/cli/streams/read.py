@@ -1,4 +1,4 @@
-"""`polynya read` and `polynya tail`: what a stream holds, and what comes."""
+"""`polynya read` and `polynya tail`: print existing and new records."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def read_command(
     as_json: bool,
     consistency: str,
 ) -> None:
-    """Print what STREAM holds from somewhere to its end: records one a line, other content as it is.
+    """Print the records of STREAM up to its tail, one per line; other content as it is.
 
-    The offset to go on from is said on stderr. Times are those at which the server took the records; without a zone they are local.
+    The offset to resume from is printed on stderr. Times are when the server accepted the records; without a zone they are local.
 
     \b
     polynya read orders | jq .item
@@ -105,10 +105,10 @@ def tail_command(
     as_json: bool,
     consistency: str,
 ) -> None:
-    """Print what is appended to STREAM as it comes, until the stream is closed or Ctrl-C.
+    """Print new records of STREAM as they arrive, until the stream is closed or Ctrl-C.
 
-    When the connection breaks it is made again where it broke: nothing is missed and nothing printed twice. With -n it prints the last
-    records and ends, as other tails do; with -n and -f it goes on after them.
+    A lost connection is resumed without gaps or repeats. With -n it prints the last records and exits; with -n and -f it follows after
+    them.
 
     \b
     polynya tail orders
@@ -136,7 +136,7 @@ def tail_command(
 
 @dataclass(frozen=True)
 class _Follow:
-    """Whether a tail goes on with what comes, for how long it looks for a lost server, and whether what the asked node has is enough."""
+    """Options of a tail: follow new records, the retry timeout, and local reads."""
 
     live: bool
     retry: float
@@ -144,7 +144,7 @@ class _Follow:
 
 
 def _found(client: Client, facts: dict[str, Any], begin: Begin, how: _Follow) -> Iterator[ReadPage]:
-    """The pages of a tail. By time: first what is there, as only reads find times; then what comes."""
+    """Yield the pages of a tail. With a time, read existing records first, since only reads find times."""
     from polynya.cli.terminal.read_pages import follow, pages
 
     stream = facts["name"]
@@ -165,7 +165,7 @@ def _begin(offset: str | None, begin: Begin | None, *, default: str) -> Begin:
 
 
 def _where(ask: Callable[[], dict[str, Any]], begin: Begin) -> dict[str, str]:
-    """The parameters that a read begins with. The last records are found by their numbers: the record half of an offset decides."""
+    """Return the start parameters of a read. The last N records are found by the record half of an offset."""
     if begin.time:
         return {"from_time": begin.time}
     if begin.last is None:
@@ -179,7 +179,7 @@ def _where(ask: Callable[[], dict[str, Any]], begin: Begin) -> dict[str, str]:
 
 
 def _show(page: ReadPage, show: Any, left: int | None) -> int | None:
-    """Print a page, or as much of it as may be printed; what is left of the limit."""
+    """Print a page up to the limit; return what is left of the limit."""
     if left is not None:
         page.cut(left)
         left -= len(page.records)

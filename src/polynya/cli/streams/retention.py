@@ -1,4 +1,4 @@
-"""`polynya trim` and `polynya retention`: what goes from the front of streams, now and by itself."""
+"""`polynya trim` and `polynya retention`: delete old records, once or by policy."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ bucket_option = click.option("--bucket", metavar="BUCKET", help="Of all streams 
 @as_json
 @server_option
 def trim_command(client: Client, stream: str, before: str | None, keep_bytes: int | None, keep_age: int | None, as_json: bool) -> None:
-    """Forget the oldest records of STREAM, for good. Readers who ask for them are told where the first kept record is.
+    """Delete the oldest records of STREAM permanently. Readers of a deleted offset get the first retained one.
 
-    Forks keep what they inherit, and tables their rows. The space is free again within minutes.
+    Forks keep inherited records, and tables their rows. The space is freed within minutes.
 
     \b
     polynya trim orders --before 0000000000000120_0000000000004711
@@ -60,7 +60,7 @@ def _trim_body(before: str | None, keep_bytes: int | None, keep_age: int | None)
 
 @click.group("retention", cls=CommandGroup)
 def retention_command() -> None:
-    """Say how much of a stream, or of a bucket's streams, is kept; what is over it goes by itself."""
+    """Set how much of a stream, or of a bucket's streams, is retained; older records are deleted automatically."""
 
 
 @retention_command.command("set")
@@ -80,10 +80,10 @@ def set_command(
     forever: bool,
     as_json: bool,
 ) -> None:
-    """Keep of STREAM, or of each stream of a bucket, what is young or new enough. With both bounds what is over either goes.
+    """Set the retention of STREAM, or of all streams in a bucket. With both limits, records beyond either are deleted.
 
-    A stream's own retention replaces its bucket's. Whole pieces go (about 4 MiB), so a little more may be kept; by age, records that
-    share a piece with younger ones go a quarter of the age late at most.
+    A stream's own retention replaces its bucket's. Deletion works on pieces of about 4 MiB, so slightly more may be kept. By age, records
+    that share a piece with younger ones are deleted up to a quarter of the age late.
 
     \b
     polynya retention set orders --keep-age 30d
@@ -104,7 +104,7 @@ def set_command(
 @as_json
 @server_option
 def show_command(client: Client, stream: str | None, bucket: str | None, as_json: bool) -> None:
-    """Say what is kept of STREAM and where its first kept record is, or of a bucket; without a name, of all buckets that have a retention.
+    """Show the retention and first retained offset of STREAM, or of a bucket; without a name, all buckets with a retention.
 
     \b
     polynya retention show
@@ -134,7 +134,7 @@ def show_command(client: Client, stream: str | None, bucket: str | None, as_json
 @bucket_option
 @server_option
 def clear_command(client: Client, stream: str | None, bucket: str | None) -> None:
-    """Take away the retention of STREAM, which then has its bucket's, or of a bucket.
+    """Remove the retention of STREAM, which then has its bucket's, or of a bucket.
 
     \b
     polynya retention clear orders

@@ -1,4 +1,4 @@
-"""`polynya sub`: subscriptions, that wake a webhook or a group of workers when their streams grow."""
+"""`polynya sub`: subscriptions that wake a webhook or a group of workers when their streams grow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FACTS = ("id", "type", "state", "status", "pattern", "description", "created_at
 
 @click.group("sub", cls=CommandGroup)
 def sub_command() -> None:
-    """Have a webhook, or one of several workers, woken when streams have something new."""
+    """Wake a webhook, or one of several workers, when streams have new records."""
 
 
 @sub_command.command("create")
@@ -48,10 +48,10 @@ def sub_create_command(
     description: str | None,
     as_json: bool,
 ) -> None:
-    """Subscribe to streams as ID. It is no error if it exists with the same settings.
+    """Subscribe to streams as ID. Succeeds if it exists with the same settings.
 
-    What is appended later wakes the webhook, or is announced in the wake stream, where the first worker that claims it has it alone until
-    it acknowledges. Streams that are there already count from their tails. In a pattern '*' is one segment of a name, '**' any number.
+    Later appends wake the webhook, or are announced in the wake stream. There the first worker to claim the work holds it until it
+    acknowledges. Existing streams count from their tails. In a pattern '*' is one segment of a name, '**' any number.
 
     \b
     polynya sub create mailer --pattern 'orders/*' --webhook https://mail.example.com/hook
@@ -87,7 +87,7 @@ def sub_create_command(
 @as_json
 @server_option
 def sub_ls_command(client: Client, prefix: str, limit: int | None, as_json: bool) -> None:
-    """List the subscriptions whose ids begin with PREFIX; with --json one object a line.
+    """List the subscriptions whose ids start with PREFIX; with --json one object per line.
 
     \b
     polynya sub ls
@@ -120,7 +120,7 @@ def sub_ls_command(client: Client, prefix: str, limit: int | None, as_json: bool
 @as_json
 @server_option
 def sub_show_command(client: Client, id: str, limit: int, as_json: bool) -> None:  # noqa: A002
-    """Say how the subscription ID stands: what it waits for, who works on it, and how far each of its streams is acknowledged.
+    """Show the subscription ID: its state, its current worker, and the acknowledged offset of each stream.
 
     \b
     polynya sub show workers
@@ -153,7 +153,7 @@ def sub_show_command(client: Client, id: str, limit: int, as_json: bool) -> None
 @as_json
 @server_option
 def sub_rm_command(client: Client, ids: tuple[str, ...], as_json: bool) -> None:
-    """Delete the subscriptions IDS; ones that are not there are no error. Their streams stay.
+    """Delete the subscriptions IDS; missing ones are not an error. Their streams stay.
 
     \b
     polynya sub rm mailer
@@ -167,7 +167,7 @@ def sub_rm_command(client: Client, ids: tuple[str, ...], as_json: bool) -> None:
 
 
 def _is_wake_stream(client: Client, stream: str) -> bool:
-    """Whether the stream is there, as wakes need it. Raises `exits.Refused` when it is there and cannot take wakes."""
+    """Return True if the stream exists. Raises `exits.Refused` if it cannot take wakes."""
     facts = facts_if_there(client, stream)
     if facts is None:
         return False
@@ -192,7 +192,7 @@ def _create_wake_stream(client: Client, stream: str, key: str) -> None:
 
 
 def _asked(client: Client, key: str, limit: int) -> dict[str, Any]:
-    """The subscription, or a refusal that names those with ids like this one."""
+    """Fetch the subscription; a refusal suggests similar ids."""
     try:
         shown: dict[str, Any] = client.call("GET", _path(key), params={"limit": limit}).json()
     except exits.Refused as refused:

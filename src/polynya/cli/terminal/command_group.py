@@ -1,14 +1,14 @@
-"""Commands that have commands of their own: how their help lists them, and what they say of an option in the wrong place."""
+"""Command groups: help with whole first sentences, and hints for misplaced options."""
 
 from __future__ import annotations
 
 import click
 
-_LINE_MAX = 400  # of a command's first sentence: all of it
+_LINE_MAX = 400  # long enough for a command's first sentence
 
 
 class CommandGroup(click.Group):
-    """Lists its commands by their whole first sentences; of an option that stands before its command it says where it belongs."""
+    """Lists its commands by their whole first sentences. Reports where an option that precedes its command belongs."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, self.commands[name].get_short_help_str(_LINE_MAX)) for name in self.list_commands(ctx)]
@@ -27,7 +27,7 @@ class CommandGroup(click.Group):
             raise click.UsageError(told, ctx) from None
 
     def _meant(self, ctx: click.Context, args: list[str]) -> tuple[click.Command | None, str]:
-        """The command that the words name, wherever they stand, and its name; None when they name none."""
+        """Return the command that the words name, and its name; None if they name none."""
         command: click.Command | None = self
         words: list[str] = []
         for word in args:

@@ -1,4 +1,4 @@
-"""What the shell offers on TAB: names of streams, tables, subscriptions and contexts, asked of the server in a moment or not at all."""
+"""Shell completion of stream, table, subscription and context names; gives up if the server does not respond quickly."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from click.shell_completion import CompletionItem
 from polynya.cli.remote.targets import Target, contexts_path, find_target, load_contexts
 from polynya.cli.remote.urls import server_urls
 
-ANSWER_SECONDS = 0.7  # nobody waits longer for a list
+ANSWER_SECONDS = 0.7  # timeout of one completion
 NAMES_MAX = 100
 ANSWER_BYTES_MAX = 1 << 20
 
 
 def complete_stream(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Streams whose names begin with what was typed; long lists are cut."""
+    """Complete stream names; long lists are cut."""
     found = _asked(ctx, "/v1/streams?" + urlencode({"prefix": incomplete, "limit": NAMES_MAX}))
     return _items([row["name"] for row in found["streams"]] if found else [], incomplete)
 
 
 def complete_table(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Tables by name."""
+    """Complete table names."""
     found = _asked(ctx, "/v1/tables")
     return _items([row["name"] for row in found["tables"]] if found else [], incomplete)
 
 
 def complete_subscription(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Subscriptions by id."""
+    """Complete subscription ids."""
     found = _asked(ctx, "/v1/stream/__ds/subscriptions?" + urlencode({"limit": NAMES_MAX}))
     return _items([row["id"] for row in found["subscriptions"]] if found else [], incomplete)
 
 
 def complete_context(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Contexts by name."""
+    """Complete context names."""
     return _items(_quietly(lambda: sorted(load_contexts(contexts_path(os.environ)).known)) or [], incomplete)
 
 
 def _items(names: list[str], incomplete: str) -> list[CompletionItem]:
-    """Only what a shell can take as one plain word: others would have to be quoted differently in each."""
+    """Keep names that are one plain word in every shell: others need shell-specific quoting."""
     plain = [
         name for name in names if name.startswith(incomplete) and name.isprintable() and not set(name) & set(" \t:,'\"`$\\()<>|&;*?[]{}!#~")
     ]
@@ -51,7 +51,7 @@ def _items(names: list[str], incomplete: str) -> list[CompletionItem]:
 
 
 def _asked(ctx: click.Context, path: str) -> Any:
-    """The server's answer as JSON, or None: a completion must not fail, and must not print."""
+    """Return the server's response as JSON, or None: a completion must not fail or print."""
 
     def ask() -> Any:
         target = find_target(ctx.params.get("server"), ctx.params.get("context"), os.environ)

@@ -1,4 +1,4 @@
-"""What a command can end with: the exit codes that scripts use, and the errors that carry them."""
+"""Exit codes of commands, and the errors that carry them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import IO, Any
 import click
 
 OK = 0
-REFUSED = 1  # the server, or this tool, said no: the message says why
+REFUSED = 1  # the server or this tool refused: the message gives the reason
 USAGE = 2  # the command line or a setting is wrong
-UNREACHABLE = 3  # no server there, or it cannot answer now: nothing was applied, try again
+UNREACHABLE = 3  # the server is unreachable or busy: nothing was applied, retry
 UNKNOWN = 4  # it may or may not have been applied
 INTERRUPTED = 130  # Ctrl-C
-BROKEN_PIPE = 141  # the reader of our output went away
+BROKEN_PIPE = 141  # the reader of stdout closed it
 
 
 class Ended(click.ClickException):
-    """The end of a command with a reason. `code` is the server's error code, where it had one; `hint` is the next step."""
+    """The end of a command with an error. `code` is the server's error code, if any; `hint` is the next step."""
 
     exit_code = REFUSED
 
@@ -27,7 +27,7 @@ class Ended(click.ClickException):
         self.request_id = request_id
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """What, the server's code and request id, and the next step, to stderr."""
+        """Print the message, the server's code and request id, and the next step to stderr."""
         tail = (f" [{self.code}]" if self.code else "") + (f" (request {self.request_id})" if self.request_id else "")
         click.echo(f"polynya: {self.message}{tail}" + (f"\n  {self.hint}" if self.hint else ""), file=file, err=True)
 
@@ -39,7 +39,7 @@ class Misused(Ended):
 
 
 class Refused(Ended):
-    """The server's deterministic no. `status` is its HTTP status."""
+    """The server refused; a retry fails too. `status` is its HTTP status."""
 
     def __init__(self, message: str, *, status: int = 0, code: str = "", hint: str = "", request_id: str = "") -> None:
         super().__init__(message, code=code, hint=hint, request_id=request_id)
@@ -47,16 +47,16 @@ class Refused(Ended):
 
 
 class Unreachable(Ended):
-    """Nothing was applied; the same command can be given again."""
+    """No server was reachable and nothing was applied; the command can be repeated."""
 
     exit_code = UNREACHABLE
 
 
 class Busy(Unreachable):
-    """The same, and the server itself said so."""
+    """The server is busy and nothing was applied; the command can be repeated."""
 
 
 class Unknown(Ended):
-    """The outcome is not known."""
+    """The outcome is unknown."""
 
     exit_code = UNKNOWN

@@ -1,4 +1,4 @@
-"""Writing for people and for scripts: data to stdout, notices to stderr."""
+"""Output for people and scripts: data to stdout, notices to stderr."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import click
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
-above: Callable[[str], None] | None = None  # where notices go while a line of progress is drawn
+above: Callable[[str], None] | None = None  # prints notices above a progress line
 
 
 def data(raw: bytes) -> None:
-    """Bytes to stdout as they are, at once."""
+    """Write bytes to stdout unchanged, and flush."""
     sys.stdout.buffer.write(raw)
     sys.stdout.buffer.flush()
 
 
 def json_line(value: Any) -> None:
-    """One JSON value and a newline to stdout."""
+    """Write one JSON value and a newline to stdout."""
     import msgspec
 
     data(msgspec.json.encode(value) + b"\n")
 
 
 def notice(text: str) -> None:
-    """A line to stderr."""
+    """Write a line to stderr."""
     if above is None:
         click.echo(text, err=True)
     else:
@@ -35,7 +35,7 @@ def notice(text: str) -> None:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Columns to stdout, as wide as they need to be; numbers to the right. Nothing for no rows."""
+    """Write aligned columns to stdout, numbers to the right; nothing without rows."""
     if not rows:
         return
     texts = [list(heads)] + [[_text(cell) for cell in row] for row in rows]
@@ -48,12 +48,12 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """`1 record`, `2,000 records`."""
+    """Format a count: `1 record`, `2,000 records`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def size(count: float) -> str:
-    """Bytes as a person reads them."""
+    """Format a number of bytes."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024 or unit == "GiB":
             return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
@@ -62,7 +62,7 @@ def size(count: float) -> str:
 
 
 def visible(text: str) -> str:
-    """Text of others for a terminal: control characters, which could move its cursor or look like lines of ours, as escapes."""
+    """Escape control characters in foreign text: they could move the cursor or fake lines."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape", "replace").decode("ascii") for char in text)

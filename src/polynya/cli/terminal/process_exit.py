@@ -1,4 +1,4 @@
-"""How the process of a command ends: with the command's exit code, also when threads are not done: of the object store's library, or one that reads stdin."""
+"""Process exit with the command's exit code while threads of the object-store library or a stdin reader still run."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ LIBRARY = "obstore"
 
 
 class ProcessExit:
-    """Made before a command runs; `code` is what it ended with.
+    """Create it before a command runs; `code` is the exit code.
 
-    The library's threads let go of Python objects a moment after a call has returned. An interpreter that is being taken apart meanwhile is
-    aborted (SIGABRT) by them, though the command was done and had said so. So where the library was loaded, the process ends before that:
-    after all other handlers of its end, as the first to be registered is the last to be called. So it does where a thread still waits for stdin,
-    as when the server is gone before the records are: the interpreter would want that thread's buffer, and abort.
+    The library's threads release Python objects shortly after a call has returned. If the interpreter is finalizing then, they abort it
+    with SIGABRT although the command succeeded. So if the library is loaded, the process exits before finalization. This handler is
+    registered first and therefore runs last. A thread that still reads stdin gets the same exit: finalization would abort on its buffer
+    lock.
     """
 
     def __init__(self) -> None:
-        self.code = exits.REFUSED  # of a traceback
+        self.code = exits.REFUSED  # after a traceback
         atexit.register(self._end)
 
     def ended(self, end: SystemExit) -> None:
-        """What the interpreter would make of it."""
+        """Set the exit code as the interpreter would."""
         self.code = end.code if isinstance(end.code, int) else exits.OK if end.code is None else exits.REFUSED
 
     def _end(self) -> None:

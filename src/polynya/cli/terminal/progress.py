@@ -1,4 +1,4 @@
-"""What goes on, shown while it does, on terminals only: a line on stderr that is drawn again and again and is gone at the end."""
+"""Progress lines on stderr, on terminals only: redrawn in place and cleared at the end."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import TextIO
 from polynya.cli.terminal import output
 
 DRAWN_SECONDS = 0.12
-FIRST_SECONDS = 0.3  # what is done sooner shows nothing
+FIRST_SECONDS = 0.3  # shorter operations show nothing
 BAR_WIDTH = 16
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _CLEAR = "\r\x1b[K"
 
 
 def is_terminal(stream: TextIO | None = None) -> bool:
-    """Whether stderr is a terminal that can move its cursor."""
+    """Return True if stderr is a terminal with cursor control."""
     return (stream or sys.stderr).isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
 class Live:
-    """A line that `describe` writes anew, given the seconds since the beginning. Notices meanwhile are printed above it."""
+    """A line that `describe` renders repeatedly from the elapsed seconds. Notices are printed above it."""
 
     def __init__(self, describe: Callable[[float], str], *, stream: TextIO | None = None, shown: bool | None = None) -> None:
         self._describe = describe
@@ -53,14 +53,14 @@ class Live:
             self._clear()
 
     def say(self, text: str) -> None:
-        """A line above."""
+        """Print a line above."""
         with self._lock:
             self._clear()
             self._stream.write(text + "\n")
             self._stream.flush()
 
     def draw(self) -> None:
-        """The line as it is now."""
+        """Draw the line."""
         frame = _FRAMES[int((time.monotonic() - self._began) / DRAWN_SECONDS) % len(_FRAMES)]
         line = f"{frame} {self._describe(time.monotonic() - self._began)}"
         with self._lock:
@@ -82,7 +82,7 @@ class Live:
 
 
 class Bar:
-    """How much of a known amount is done. `advance` may be called from any thread."""
+    """A progress bar of a known total. `advance` may be called from any thread."""
 
     def __init__(self, what: str, total: int, spelled: Callable[[float], str], *, shown: bool | None = None) -> None:
         self._what = what
@@ -104,7 +104,7 @@ class Bar:
             self._done += amount
 
     def text(self, seconds: float) -> str:
-        """The bar, `seconds` after the beginning."""
+        """Render the bar at `seconds` after the start."""
         part = min(1.0, self._done / self._total)
         filled = round(part * BAR_WIDTH)
         bar = "█" * filled + "░" * (BAR_WIDTH - filled)
@@ -115,7 +115,7 @@ class Bar:
 
 @contextmanager
 def steps(what: str) -> Iterator[Callable[[str], None]]:
-    """A line with the step that is being done and for how long. Yields what names the next step."""
+    """Show the current step and its duration. Yields a function that names the next step."""
     doing = [what]
     since = [0.0]
     began = time.monotonic()
@@ -128,7 +128,7 @@ def steps(what: str) -> Iterator[Callable[[str], None]]:
 
 
 def spelled_seconds(seconds: float) -> str:
-    """`9 s`, `3 min 20 s`, `2 h 5 min`."""
+    """Format a duration: `9 s`, `3 min 20 s`, `2 h 5 min`."""
     whole = int(seconds)
     if whole < 60:
         return f"{whole} s"

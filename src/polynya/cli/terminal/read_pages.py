@@ -1,4 +1,4 @@
-"""Pages of a stream as the verbs get them: a read's answers one after the other, or what a live connection brings."""
+"""Pages of a stream for the commands: from reads, or from a live connection."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ RETRY_PAUSE_SECONDS = 0.2
 
 
 class ReadPage(msgspec.Struct):
-    """One answer to a read, or one event of a tail. JSON streams have `records`, the exact bytes of each; others have `body`."""
+    """One response to a read, or one event of a tail. JSON streams have `records`, the exact bytes of each; others have `body`."""
 
-    offset: str  # after it
+    offset: str  # after the page
     content_type: str
     body: bytes
     up_to_date: bool
@@ -39,7 +39,7 @@ class ReadPage(msgspec.Struct):
         return token[0] - len(self.records) if token else 0
 
     def cut(self, count: int) -> None:
-        """Keep the first `count` records; the offset moves back to the boundary after them."""
+        """Keep the first `count` records, and move the offset to the boundary after them."""
         dropped = self.records[count:]
         token = parse_token(self.offset)
         if dropped and token is not None and token[0] >= len(dropped):
@@ -51,15 +51,15 @@ class ReadPage(msgspec.Struct):
 
 
 def pages(client: Client, stream: str, begin: Mapping[str, str], *, local: bool = False) -> Iterator[ReadPage]:
-    """A stream from where the parameters in `begin` say, page by page, up to its end. Raises `exits.Ended`."""
+    """Yield the pages of a stream from the start parameters in `begin` to its tail. Raises `exits.Ended`."""
     place = ReadPosition(stream, begin.get("offset", ""), from_time=begin.get("from_time", ""), local=local)
     yield from _given(client, place, reading.read(place, Retry(seconds=0)))
 
 
 def follow(client: Client, stream: str, content_type: str, offset: str, *, retry_seconds: float, local: bool = False) -> Iterator[ReadPage]:
-    """Appends to a stream, from `offset` until it is closed, over as many connections as it takes.
+    """Yield the appends to a stream from `offset` until it is closed, across reconnects.
 
-    Raises `exits.Refused` when the stream is gone, `exits.Unreachable` when no server was found for `retry_seconds`.
+    Raises `exits.Refused` if the stream is gone, `exits.Unreachable` if no server responds for `retry_seconds`.
     """
     place = ReadPosition(stream, offset, local=local)
     place.content_type = content_type

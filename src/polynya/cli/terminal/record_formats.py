@@ -1,4 +1,4 @@
-"""The formats of records on stdout: `raw`, `json` and `table`, each printed while pages come."""
+"""Record formats on stdout: `raw`, `json` and `table`, printed as pages arrive."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from polynya.cli.terminal import output
 from polynya.cli.terminal.read_pages import ReadPage
 
 RAW, JSON, TABLE = FORMATS = ("raw", "json", "table")
-BLOCK_RECORDS = 500  # of which the widths of columns are measured at once
-WIDTH_MIN = 4  # of a column that is cut
+BLOCK_RECORDS = 500  # records whose column widths are measured together
+WIDTH_MIN = 4  # least width of a cut column
 COLUMNS_MAX = 100
 GAP = "  "
 Show = Callable[[ReadPage], None]
 
 
 def shower(form: str, stream: str, content_type: str) -> Show:
-    """What prints the pages of a stream. Raises click.UsageError for a table of what has no records."""
+    """Return the printer of a stream's pages. Raises click.UsageError for a table of a stream without records."""
     if form == TABLE:
         if not is_json(content_type):
             raise click.UsageError(f"--format table shows the records of JSON streams, and {stream} is {content_type}")
@@ -34,12 +34,12 @@ def shower(form: str, stream: str, content_type: str) -> Show:
 
 
 def show_raw(page: ReadPage) -> None:
-    """Records one a line, with their own bytes; other content as it is."""
+    """Print records one per line with their exact bytes; other content as it is."""
     output.data(b"".join(bytes(record).replace(b"\n", b" ").replace(b"\r", b" ") + b"\n" for record in page.records) or page.body)
 
 
 def show_json(page: ReadPage) -> None:
-    """One object for the page."""
+    """Print one object per page."""
     row: dict[str, Any] = {"offset": page.offset}
     if is_json(page.content_type):
         row["records"] = page.records
@@ -51,16 +51,16 @@ def show_json(page: ReadPage) -> None:
 
 
 class RecordTable:
-    """Records as lines of a table: the record's number, then a column for each key of the objects seen so far.
+    """Records as table rows: the record's number, then a column for each object key seen so far.
 
-    The heads are printed when there is a new column. `width` is that of the terminal: wider tables are cut, cell by cell, and columns
-    for which there is no room are named on stderr; None cuts nothing.
+    The header is repeated when a column is added. `width` is the terminal's width; None cuts nothing. Cells are cut to fit, and columns
+    without room are named on stderr.
     """
 
     def __init__(self, width: int | None) -> None:
         self._width = width
         self._columns: dict[str, int] = {}  # name -> width so far
-        self._headed = 0  # columns under the last heads
+        self._headed = 0  # columns in the last header
         self._left_out: set[str] = set()
 
     def show(self, page: ReadPage) -> None:
@@ -94,7 +94,7 @@ class RecordTable:
 
 
 def fitted(columns: dict[str, int], width: int | None) -> dict[str, int]:
-    """The widths with which columns fit into `width`: the widest are cut first, the last left out when even that is not enough."""
+    """Return column widths that fit into `width`: cut the widest first, and drop the last columns if that is not enough."""
     shown = dict(columns)
     if width is None:
         return shown
@@ -113,7 +113,7 @@ def fitted(columns: dict[str, int], width: int | None) -> dict[str, int]:
 
 
 def cell_text(value: Any) -> str:
-    """A value on one line; what could drive a terminal is written out."""
+    """Format a value on one line, with control characters escaped."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -123,20 +123,20 @@ def cell_text(value: Any) -> str:
 
 
 def display_width(text: str) -> int:
-    """Columns that a text takes on a terminal."""
+    """Return the terminal columns that a text takes."""
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
 
 
 def _cells(raw: msgspec.Raw) -> dict[str, Any]:
-    """The cells of a record; one that is no object has the one cell `value`."""
+    """Return the cells of a record; a record that is not an object has one cell `value`."""
     value = msgspec.json.decode(raw)
     return {cell_text(name): inner for name, inner in value.items()} if isinstance(value, dict) else {"value": value}
 
 
 def _line(cells: Sequence[tuple[str, int, bool]]) -> str:
-    """(text, width, to the right) as one line."""
+    """Join (text, width, align right) into one line."""
     parts = []
     for text, width, to_right in cells:
         cut = _cut(text, width)

@@ -1,4 +1,4 @@
-"""Takes secrets out of text that leaves the machine: those that are known, and what looks like one."""
+"""Remove secrets from text that leaves the machine: known ones, and patterns of secrets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 
 MASK = "***"
-KNOWN_LENGTH_LEAST = 4  # a shorter secret would take ordinary words with it
+KNOWN_LENGTH_LEAST = 4  # shorter secrets would match ordinary words
 _LOOKS = (
     re.compile(r"(?i)(\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{4,}"),
     re.compile(r"(://[^/\s:@\"']*:)[^@/\s\"']+(?=@)"),
@@ -20,7 +20,7 @@ _LOOKS = (
 
 
 def scrubber(secrets: Iterable[str]) -> Callable[[str], str]:
-    """What replaces the given secrets, and all that looks like one, by `***`."""
+    """Return a function that replaces known secrets and everything that looks like one with `***`."""
     known = sorted({secret for secret in secrets if len(secret) >= KNOWN_LENGTH_LEAST}, key=len, reverse=True)
     exact = re.compile("|".join(map(re.escape, known))) if known else None
 

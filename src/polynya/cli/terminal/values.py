@@ -1,4 +1,4 @@
-"""Values on the command line: durations, sizes, offsets and places to begin."""
+"""Command-line values: durations, sizes, offsets and start positions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]
 
 
 class WholeSeconds(Seconds):
-    """The same, but no fractions of a second."""
+    """Seconds without fractions."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         seconds = super().convert(value, param, ctx)
@@ -50,8 +50,7 @@ class WholeSeconds(Seconds):
 
 @dataclass(frozen=True)
 class Begin:
-    """Where a read begins: an offset to send; or a time (RFC 3339, or a duration back from the server's now); or the number of last
-    records."""
+    """The start of a read: an offset; a time (RFC 3339, or an age from the server's clock); or a number of last records."""
 
     offset: str = ""
     time: str = ""
@@ -101,7 +100,7 @@ BEGIN = BeginType()
 
 
 def offset_of(text: str, *, fork: bool = False) -> str:
-    """The offset to send for what a user wrote: `start`, `now`, or a token. Raises click.UsageError."""
+    """Return the offset for a user's `start`, `now` or token. Raises click.UsageError."""
     if text in ("start", "-1"):
         return START if fork else "-1"
     if (text == "now" and not fork) or parse_token(text):
@@ -111,10 +110,10 @@ def offset_of(text: str, *, fork: bool = False) -> str:
 
 
 def _instant(moment: datetime) -> str:
-    """A moment as the server takes it; without a zone it is local time. Raises ValueError for one outside the calendar."""
+    """Format a moment for the server; without a zone it is local. Raises ValueError if it is out of range."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def toml_text(text: str) -> str:
-    """A TOML basic string; control characters are escaped as JSON escapes them."""
+    """Return a TOML basic string; control characters are escaped as in JSON."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
