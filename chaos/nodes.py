@@ -344,7 +344,7 @@ class Cluster:
         view = await self.look()
         if view is None:
             return self.numbers[0]
-        led = {int(node["id"]): node["leads"] for node in view["nodes"]}
+        led = {int(node["id"]): node["leader_of"] for node in view["nodes"]}
         return max(self.numbers, key=lambda number: led.get(number, 0))
 
     async def controller(self) -> int:
@@ -374,7 +374,7 @@ def _unfinished(view: dict[str, Any], staying: set[int]) -> str:
     there = {int(node["id"]) for node in view["nodes"]}
     if there != staying:
         return f"the nodes are {sorted(there)} instead of {sorted(staying)}"
-    if view.get("balancing"):
+    if view.get("rebalancing"):
         return "it is being balanced"
     for group in view["groups"]:
         replicas = {int(number) for number in group["behind"]}

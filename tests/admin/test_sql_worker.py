@@ -62,10 +62,10 @@ def test_a_question_is_answered() -> None:
 @pytest.mark.parametrize(
     ("sql", "code"),
     [
-        ("selec 1", "BAD_QUESTION"),
-        ("from nowhere", "BAD_QUESTION"),
-        ("from glob('/*')", "BAD_QUESTION"),
-        ("select " + "+".join(["1"] * 900), "BAD_QUESTION"),
+        ("selec 1", "SQL_INVALID"),
+        ("from nowhere", "SQL_INVALID"),
+        ("from glob('/*')", "SQL_INVALID"),
+        ("select " + "+".join(["1"] * 900), "SQL_INVALID"),
     ],
     ids=["no SQL", "no table", "a file", "nested"],
 )
@@ -114,7 +114,7 @@ def test_only_so_many_are_answered_at_once() -> None:
         await until_asked(SQL_QUESTIONS_PER_CORE_MAX)
         with pytest.raises(Failure) as told:
             await asker.ask("select 1", 1, [])
-        assert told.value.code == "QUESTIONS_BUSY"
+        assert told.value.code == "SQL_BUSY"
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -42,8 +42,8 @@ def run(*arguments: str) -> Result:
 
 def said(*problems: str, **more: Any) -> tuple[int, dict[str, str], bytes]:
     nodes = [
-        {"id": 1, "http": "http://h:1", "peer": "h:3", "there": True, "release": "9.9", "cores": 2, "leads": 5},
-        {"id": 2, "http": "http://h:11", "peer": "h:13", "there": not problems, "release": None, "cores": 0, "leads": 0},
+        {"id": 1, "http": "http://h:1", "peer": "h:3", "up": True, "release": "9.9", "cores": 2, "leader_of": 5},
+        {"id": 2, "http": "http://h:11", "peer": "h:13", "up": not problems, "release": None, "cores": 0, "leader_of": 0},
     ]
     groups = [
         {"group": 0, "leader": 1, "term": 3, "commit": 1700, "behind": {"1": 0, "2": 40}},
@@ -224,10 +224,10 @@ def view(**more: Any) -> tuple[int, dict[str, str], bytes]:
             "http": f"http://h:{node}",
             "state": "active",
             "zone": "",
-            "there": True,
+            "up": True,
             "release": "9",
             "cores": 1,
-            "leads": 1,
+            "leader_of": 1,
             "replicas": 2,
             "votes": 2,
         }
@@ -237,7 +237,7 @@ def view(**more: Any) -> tuple[int, dict[str, str], bytes]:
         {"group": group, "leader": 1, "term": 1, "commit": 9, "behind": {}, "voters": [1, 2, 3], "goal": [1, 2, 3], "first": 1}
         for group in (0, 1)
     ]
-    return _json({"epoch": 9, "balancing": False, "nodes": nodes, "groups": groups, "problems": [], **more})
+    return _json({"epoch": 9, "rebalancing": False, "nodes": nodes, "groups": groups, "problems": [], **more})
 
 
 def _json(value: Any, status: int = 200) -> tuple[int, dict[str, str], bytes]:
@@ -316,7 +316,7 @@ def test_a_read_replica_is_added_with_its_role_and_waited_for(tmp_path: Path, mo
     monkeypatch.setattr("polynya.cli.cluster.wait.LOOK_SECONDS", 0.0)
     reader = {**nodes_of(view())[0], "id": 4, "role": "reader", "replicas": 1, "behind_entries": 0}
     told = {**ADDED, "node": {**ADDED["node"], "role": "reader"}, "peers": [{**ADDED["peers"][0], "role": "voter"}]}
-    views = [view(nodes=[reader | more]) for more in ({"there": False}, {}, {"replicas": 2, "behind_entries": 7}, {"replicas": 2})]
+    views = [view(nodes=[reader | more]) for more in ({"up": False}, {}, {"replicas": 2, "behind_entries": 7}, {"replicas": 2})]
     with scripted(_json(told), *views) as server:
         added = run("add", "--reader", "--peer", "h4:1", "--http", "http://h4", "--wait", "--server", server.url)
     assert added.exit_code == 0, added.output
@@ -415,7 +415,7 @@ def test_ctrl_c_while_waiting_says_that_it_goes_on(monkeypatch):
 
 def test_status_shows_states_zones_and_moves():
     nodes = nodes_of(view())
-    nodes[1] |= {"state": "draining", "zone": "b", "there": False}
+    nodes[1] |= {"state": "draining", "zone": "b", "up": False}
     groups = json.loads(view()[2])["groups"]
     groups[1]["goal"] = [2, 3, 4]
     with scripted(view(nodes=nodes, groups=groups, balancing=True)) as server:

@@ -85,7 +85,14 @@ def test_check_lists_every_fault_of_a_cluster(tmp_path: Path) -> None:
     (of_the_list, odd) = problems(tmp_path / "b.toml", head + bad)
     assert "node 3: http is missing" in of_the_list and "node 4: peers: unknown" in of_the_list and "expected 1, 3 or 5" in odd
     (places,) = problems(
-        tmp_path / "c.toml", "", "--cluster-nodes", "1=x,2=127.0.0.1:1=ftp://x", "--cluster-node", "1", "--cluster-id", "ab" * 16
+        tmp_path / "c.toml",
+        "# flags alone\n",
+        "--cluster-nodes",
+        "1=x,2=127.0.0.1:1=ftp://x",
+        "--cluster-node",
+        "1",
+        "--cluster-id",
+        "ab" * 16,
     )
     assert "'1=x'" in places and "node 2: 'ftp://x'" in places
     (alone,) = problems(tmp_path / "d.toml", head.replace("node = 1", "node = 9").replace("4", "3") + node.format(1, 2, 3))

@@ -58,7 +58,8 @@ def test_only_a_terminal_gets_a_bar(tmp_path: Path, terminal: bool) -> None:
     stream = (200, {"content-type": "application/json", "stream-next-offset": "0_0"}, b"")
     with scripted(stream, (200, {"stream-next-offset": "1_1"}, b"")) as server, file.open() as stdin:
         process = subprocess.Popen(
-            [sys.executable, "-c", "from polynya.cli import main; from polynya.cli.terminal import progress; progress.FIRST_SECONDS = 0.001; main()", "append", "s"],
+            [sys.executable, "-c", "from polynya.cli import main; from polynya.cli.terminal import progress; progress.FIRST_SECONDS = 0.001; main()",
+             "append", "s"],
             stdin=stdin, stdout=subprocess.PIPE, stderr=theirs if terminal else subprocess.PIPE, env=environment(POLYNYA_SERVER=server.url, TERM="xterm"),
         )  # fmt: skip
         os.close(theirs)

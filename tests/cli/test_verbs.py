@@ -117,14 +117,14 @@ def test_an_append_that_never_gets_an_answer_ends_as_unknown() -> None:
 
 
 def test_an_append_that_was_never_taken_ends_as_unreachable() -> None:
-    with scripted(JSON_STREAM, error(503, "HOT_LIMIT", **{"retry-after": "1"})) as server:
+    with scripted(JSON_STREAM, error(503, "MEMORY_PRESSURE", **{"retry-after": "1"})) as server:
         result = ran(server.url, "append", "a", "1", "--retry", "1s")
     assert result.exit_code == exits.UNREACHABLE
 
 
 def test_what_follows_appended_records_and_is_never_taken_is_no_reason_for_the_same_command_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(append, "BATCH_LINES", 1)
-    with scripted(JSON_STREAM, DONE, error(503, "HOT_LIMIT", **{"retry-after": "1"})) as server:
+    with scripted(JSON_STREAM, DONE, error(503, "MEMORY_PRESSURE", **{"retry-after": "1"})) as server:
         result = ran(server.url, "append", "a", "--retry", "50ms", stdin=b"1\n2\n")
     assert result.exit_code == exits.REFUSED
     assert "Before it 1 record was appended" in result.output

@@ -228,7 +228,7 @@ def test_an_error_event_ends_the_tail_or_resumes_it() -> None:
     played = play(tail(ReadPosition("s", "-1"), RETRY), [start, OPENED, error("SLOW_READER"), OPENED])
     assert not played.ended and len(played.asked) == 3
     assert isinstance(play(tail(ReadPosition("s", "-1"), RETRY), [start, OPENED, error("GONE")]).error, StreamGone)
-    assert isinstance(play(tail(ReadPosition("s", "-1"), RETRY), [start, OPENED, error("OTHER_LIFE")]).error, StreamReplaced)
+    assert isinstance(play(tail(ReadPosition("s", "-1"), RETRY), [start, OPENED, error("STREAM_RECREATED")]).error, StreamReplaced)
 
 
 def test_a_recreated_stream_and_a_trimmed_offset_are_told() -> None:

@@ -53,11 +53,11 @@ def test_a_cluster_that_is_well_has_no_problems():
         "zone": "",
         "role": "voter",
         "state": "active",
-        "there": True,
+        "up": True,
         "release": "9.9",
         "level": 1,
         "cores": 1,
-        "leads": 1,
+        "leader_of": 1,
         "replicas": 3,
         "forgotten": {},
         "lost": [],
@@ -178,7 +178,7 @@ def test_what_a_read_replica_lacks_is_told_and_is_no_problem():
     now = msgspec.structs.replace(now, nodes={**now.nodes, 4: far})
     said = {(node, 0): told(*(replica(group, "leader" if group + 1 == node else "follower") for group in range(2))) for node in (1, 2, 3)}
     nodes, groups = described(now, 1, said)
-    assert (nodes[4]["role"], nodes[4]["there"], groups[1]["readers"], groups[0]["readers"]) == ("reader", False, [4], [4])
+    assert (nodes[4]["role"], nodes[4]["up"], groups[1]["readers"], groups[0]["readers"]) == ("reader", False, [4], [4])
     assert list(problems(now, nodes, groups)) == [] and list(reader_notes(now, nodes, 1)) == ["read replica 4 does not answer"]
     said[4, 0] = told(replica(0, "follower"))
     nodes, groups = described(now, 1, said)
@@ -286,7 +286,7 @@ def test_two_replicas_in_one_zone_are_a_problem_only_where_another_node_could_ha
     said = {(node, 0): told(*(replica(group, "leader" if group + 1 == node else "follower") for group in (0, 1))) for node in (1, 2, 3, 4)}
     nodes, groups = described(now, 1, said)
     assert list(problems(now, nodes, groups)) == ["more replicas than necessary in one zone, being moved: groups 0, 1"]
-    nodes[4]["there"] = False
+    nodes[4]["up"] = False
     assert not any("zone" in problem for problem in problems(now, nodes, groups))
     assert list(zones.notes(now)) == ["zone a has most replicas of 2 of 2 groups: they have no majority if the zone fails"]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from free_ports import free_ports
-from test_cluster_settings import ID, loaded
 from worlds.cluster_peer import cluster_peer
+from worlds.cluster_settings import ID, loaded
 
 from polynya.base.errors import ConfigError
 from polynya.cluster import discovery

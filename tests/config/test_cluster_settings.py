@@ -7,23 +7,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from worlds.cluster_settings import ID, TWO, loaded
 
 from polynya.base.errors import ConfigError
 from polynya.cluster.map_cache import birth_command, map_at_birth
 from polynya.config.cluster_settings import ClusterNode, parse_nodes
-from polynya.config.model import Loaded, load
+from polynya.config.model import load
 from polynya.config.node_identity import birth_of
 from polynya.recovery.restore import RestoreOrigin, RestoreTarget, open_shared
 from polynya.stream.machine import Machine
-
-ID = "00112233445566778899aabbccddeeff"
-TWO = "1=127.0.0.1:5002=http://127.0.0.1:5000,2=127.0.0.1:5012=http://127.0.0.1:5010"
-
-
-def loaded(tmp_path: Path, **flags: str) -> Loaded:
-    named = {"cluster-id": ID, "cluster-node": "1", "cluster-nodes": TWO, "cold-backend": "none", "data": str(tmp_path / "data")}
-    named |= {name.replace("_", "-"): text for name, text in flags.items()}
-    return load({f"--{name}": text for name, text in named.items() if text != "-"}, environ={}, folder="/nonexistent")
 
 
 def refusal(tmp_path: Path, **flags: str) -> str:

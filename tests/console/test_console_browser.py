@@ -292,7 +292,7 @@ def test_the_nodes_of_a_cluster_are_shown(browser: Browser, tmp_path: Path) -> N
         page = browser.open(f"{one.url}/console/#/health")
         page.wait("document.querySelectorAll('.nodes tbody tr').length === 1")
         page.wait("document.querySelector('.nodes tbody td:nth-child(6)').textContent === '17'")
-        assert texts(page, ".nodes tbody td") == ["1 (this one)", "http://127.0.0.1:4437", "east", "there", __version__, "17", "17"]
+        assert texts(page, ".nodes tbody td") == ["1 (this one)", "http://127.0.0.1:4437", "east", "up", __version__, "17", "17"]
         page.call("Page.close")
 
 

@@ -239,7 +239,7 @@ def test_an_object_store_that_is_gone_holds_up_appends_only_at_the_bound(tmp_pat
                 remount(store, "ro")
                 assert append_until(client, acknowledged, 503, count=100) == 503
                 answer = client.ask("POST", "/v1/stream/store/s", json.dumps(["x" * 100_000]).encode(), **JSON)
-                assert (answer.status, answer.code, answer.headers["retry-after"]) == (503, "HOT_LIMIT", "1")
+                assert (answer.status, answer.code, answer.headers["retry-after"]) == (503, "MEMORY_PRESSURE", "1")
                 assert len(acknowledged["store/s"]) > 25
                 holds(world, acknowledged)
                 remount(store, "rw")
@@ -268,7 +268,7 @@ def test_a_full_object_store_is_named_when_appends_reach_the_bound(tmp_path: Pat
                 assert append_until(client, acknowledged, 507, count=200) == 507
                 for _ in range(20):
                     answer = client.ask("POST", "/v1/stream/store/s", json.dumps(["x" * 100_000]).encode(), **JSON)
-                    assert (answer.status, answer.code) == (507, "HOT_FULL") and b"no room" in answer.body, answer
+                    assert (answer.status, answer.code) == (507, "MEMORY_FULL") and b"no room" in answer.body, answer
                     assert answer.headers["stream-outcome"] == "refused"
                 holds(world, acknowledged)
                 ballast.unlink()

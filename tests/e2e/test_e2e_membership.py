@@ -48,7 +48,7 @@ def test_three_nodes_become_four_and_the_first_goes_under_writers(tmp_path: Path
         added = done("add", "--dev", str(folder), *WAIT, server=one)
         assert "node 4 belongs to the cluster" in added.err and "done" in added.err
         agreed(
-            cluster, 2, "that all is spread", lambda view: not view["balancing"] and [n["votes"] > 3 for n in view["nodes"]] == [True] * 4
+            cluster, 2, "that all is spread", lambda view: not view["rebalancing"] and [n["votes"] > 3 for n in view["nodes"]] == [True] * 4
         )
         go_on(writers, "appends with a fourth node")
         done("drain", "1", *WAIT, server=two)
@@ -95,7 +95,7 @@ def test_five_nodes_with_three_replicas_answer_everything_and_a_lost_disk_is_rep
         shutil.copytree(folder / "node-2", tmp_path / "away", ignore=lambda *_: ["run"])
         cluster.wipe(2)
         other = cluster.urls[2]
-        agreed(cluster, 3, "that node 2 is away", lambda view: 2 not in [node["id"] for node in view["nodes"] if node["there"]])
+        agreed(cluster, 3, "that node 2 is away", lambda view: 2 not in [node["id"] for node in view["nodes"] if node["up"]])
         assert "does not answer" in refused("move", "1", "--from", f"{target}", "--to", "2", server=other) or 2 in moved["voters"]
         wait_until(lambda: "under-replicated" in polynya("cluster", "health", server=other).out, what="health to say so")
         replaced = done("replace-disk", "2", "--dev", str(folder), *WAIT, server=other)

@@ -11,7 +11,7 @@ from polynya.observability.metrics import METRICS
 pytestmark = pytest.mark.process
 OF_A_CLUSTER = {
     *("polynya_groups_led", "polynya_leads_followed_total", "polynya_peers_connected", "polynya_peer_messages_dropped_total"),
-    *("polynya_nodes_away", "polynya_map_epoch", "polynya_groups_moving", "polynya_placement_steps_total", "polynya_replicas_lost"),
+    *("polynya_nodes_down", "polynya_map_epoch", "polynya_groups_moving", "polynya_placement_steps_total", "polynya_replicas_lost"),
     *("polynya_forwarded_total", "polynya_forward_retries_total", "polynya_forward_refused_total"),
 }
 OF_READERS = {"polynya_reader_lag_entries", "polynya_reader_lag_seconds"}  # of a cluster that has some

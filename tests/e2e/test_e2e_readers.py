@@ -16,7 +16,7 @@ LOCAL = "?offset=-1&consistency=local"
 
 def there(cluster: DevCluster) -> bool:
     """By what the first node says."""
-    return next(bool(node["there"]) for node in cluster.view(1)["nodes"] if node["id"] == READER)
+    return next(bool(node["up"]) for node in cluster.view(1)["nodes"] if node["id"] == READER)
 
 
 def local(url: str, name: str) -> bytes:

@@ -112,7 +112,7 @@ def test_what_is_no_act_is_refused(path, body, more, code):
     assert failed.value.code == code and acts.said == []
 
 
-@pytest.mark.parametrize("code", ["CLUSTER_REFUSED", "CLUSTER_UNREADY", "NODE_NOT_FOUND", "GROUP_NOT_FOUND"])
+@pytest.mark.parametrize("code", ["CLUSTER_REFUSED", "CLUSTER_STARTING", "NODE_NOT_FOUND", "GROUP_NOT_FOUND"])
 def test_a_refusal_says_why(code):
     acts = Acts()
     acts.refusal = ClusterRefused(code, "3 replicas need 3 nodes")

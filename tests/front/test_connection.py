@@ -220,7 +220,7 @@ def test_bodies_in_chunks_count_with_all_that_has_come() -> None:
             await world.until(lambda: world.front.body_bytes == 3 * 0x40000)
             second.send(piece)
             answer = await second.answer()
-            assert (answer.status, answer.error, answer.headers["retry-after"]) == (503, "BODY_BUDGET", "1")
+            assert (answer.status, answer.error, answer.headers["retry-after"]) == (503, "REQUEST_MEMORY_LIMIT", "1")
             first.send(b"0\r\n\r\n")
             assert (await first.answer()).status == 204
         assert world.front.body_bytes == 0
@@ -454,14 +454,14 @@ def test_the_bound_of_hot_bytes() -> None:
         await world.put("s", "text/plain")
         assert (await world.post("s", b"x" * 60, "text/plain")).status == 204
         answer = await world.post("s", b"x" * 60, "text/plain")
-        assert (answer.status, answer.error, answer.headers["retry-after"]) == (503, "HOT_LIMIT", "1")
+        assert (answer.status, answer.error, answer.headers["retry-after"]) == (503, "MEMORY_PRESSURE", "1")
         for method, path in (("POST", "s"), ("PUT", "t")):
             answer = await world.ask(method, f"/v1/stream/{path}", b"x" * 200, content_type="text/plain")
-            assert (answer.status, answer.error) == (413, "OVER_HOT_BOUND")
+            assert (answer.status, answer.error) == (413, "APPEND_EXCEEDS_MEMORY_LIMIT")
             assert "retry-after" not in answer.headers and answer.headers["stream-outcome"] == "refused"
             assert b"100 bytes" in answer.body and b"cold.max_hot_bytes_per_group" in answer.body
         forked = await world.ask("PUT", "/v1/stream/f", b"x" * 200, content_type="text/plain", stream_forked_from="/v1/stream/s")
-        assert (forked.status, forked.error) == (413, "OVER_HOT_BOUND")
+        assert (forked.status, forked.error) == (413, "APPEND_EXCEEDS_MEMORY_LIMIT")
         assert (await world.ask("DELETE", "/v1/stream/s")).status == 204, "no fork holds it"
         assert (await world.head("s")).status == 404
 

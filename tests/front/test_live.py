@@ -174,7 +174,7 @@ def test_an_id_of_another_life_is_410() -> None:
         await world.put("s")
         await world.post("s", b"2")
         answer = await world.get("s", "?live=sse&offset=now", last_event_id=last)
-        assert (answer.status, answer.error) == (410, "OTHER_LIFE")
+        assert (answer.status, answer.error) == (410, "STREAM_RECREATED")
         bad = await world.get("s", "?live=sse&offset=now", last_event_id="garbage")
         assert (bad.status, bad.error) == (400, "INVALID_HEADER")
 

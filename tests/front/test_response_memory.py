@@ -47,9 +47,9 @@ def test_clients_that_read_nothing_hold_a_share_and_a_reserve(monkeypatch: pytes
         while memory.reserve_bytes < 4 << 20:
             await stalled_wire(world, "/v1/stream/json")
         refused = await world.get("small")
-        assert (refused.status, refused.error, refused.headers["retry-after"]) == (503, "ANSWER_BUDGET", "1")
+        assert (refused.status, refused.error, refused.headers["retry-after"]) == (503, "RESPONSE_MEMORY_LIMIT", "1")
         refused = await world.get("small", "?live=long-poll&offset=-1")
-        assert (refused.status, refused.error) == (503, "ANSWER_BUDGET")
+        assert (refused.status, refused.error) == (503, "RESPONSE_MEMORY_LIMIT")
         assert (await world.head("small")).status == 200
         for wire in world.wires:
             wire.close()

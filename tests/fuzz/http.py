@@ -32,7 +32,7 @@ KEEPERS, VANDALS = 3, 3
 SITTERS_MAX = 60
 QUIET_SECONDS = 0.5
 MAY_FAIL = frozenset({"NO_SQL", "HTTP_VERSION"})  # with a 5xx, whatever the client did
-NOT_NOW = frozenset({"UNAVAILABLE", "OUTCOME_UNKNOWN", "CLUSTER_UNREADY"})  # in a cluster
+NOT_NOW = frozenset({"UNAVAILABLE", "OUTCOME_UNKNOWN", "CLUSTER_STARTING"})  # in a cluster
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) [^\r\n]*\r\n")
 
 

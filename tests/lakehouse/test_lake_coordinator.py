@@ -63,11 +63,11 @@ def test_nothing_to_do() -> None:
 
 
 def test_a_job_that_another_planner_took_over_is_asked_for_again() -> None:
-    answers = [httpx.Response(409, json={"error": {"code": "JOB_TAKEN", "message": "ask again"}}), httpx.Response(204)]
+    answers = [httpx.Response(409, json={"error": {"code": "JOB_PREEMPTED", "message": "ask again"}}), httpx.Response(204)]
     assert client(lambda request: answers.pop(0)).plan("t") is None
     assert not answers
     with pytest.raises(PolynyaError, match="409: ask again"):
-        client(lambda request: httpx.Response(409, json={"error": {"code": "JOB_TAKEN", "message": "ask again"}})).plan("t")
+        client(lambda request: httpx.Response(409, json={"error": {"code": "JOB_PREEMPTED", "message": "ask again"}})).plan("t")
 
 
 def test_the_list_comes_from_the_base_port() -> None:
@@ -82,7 +82,7 @@ def test_the_list_comes_from_the_base_port() -> None:
 
 @pytest.mark.parametrize("status", [200, 409])
 def test_a_commit_tells_the_table_that_is_now(status: int) -> None:
-    body = {"table": TABLE} if status == 200 else {"table": TABLE, "error": {"code": "JOB_LOST", "message": "another was first"}}
+    body = {"table": TABLE} if status == 200 else {"table": TABLE, "error": {"code": "JOB_CONFLICT", "message": "another was first"}}
     assert client(lambda request: httpx.Response(status, json=body)).commit("t", REQUEST).job == 3
 
 

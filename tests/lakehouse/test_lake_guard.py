@@ -192,7 +192,7 @@ def test_an_answer_is_cut_at_its_rows_and_bytes(tables: list[TableRef]) -> None:
     _, told = in_process(tables, "select repeat('x', 400_000) from range(3)")
     assert (len(told["rows"]), told["truncated"]) == (2, True)
     _, told = in_process(tables, "select repeat('x', 2_000_000)")
-    assert told["code"] == "BAD_QUESTION" and "one row" in told["message"]
+    assert told["code"] == "SQL_INVALID" and "one row" in told["message"]
 
 
 def test_memory_is_bounded(tables: list[TableRef]) -> None:

@@ -276,7 +276,7 @@ def test_an_endless_question_ends_in_bounded_time_and_memory(sql: str) -> None:
     if not told:
         assert code < 0, "ended by a signal when its time was over"
     elif told["kind"] == "refused":
-        assert told["code"] in ("QUESTION_TOO_LARGE", "BAD_QUESTION")
+        assert told["code"] in ("QUESTION_TOO_LARGE", "SQL_INVALID")
     else:
         assert told["truncated"] and len(told["rows"]) <= 100
 
@@ -285,7 +285,7 @@ def test_an_endless_question_ends_in_bounded_time_and_memory(sql: str) -> None:
 @pytest.mark.parametrize("sql", ["select interval '2147483647 months'", "select (repeat('[', 900) || repeat(']', 900))::json::variant"])
 def test_a_value_that_python_cannot_hold_is_told_as_such(sql: str) -> None:
     _, told, _, _ = in_process(sql, 20.0)
-    assert told["code"] == "BAD_QUESTION" and "cannot represent" in told["message"]
+    assert told["code"] == "SQL_INVALID" and "cannot represent" in told["message"]
 
 
 @pytest.mark.process

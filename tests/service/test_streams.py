@@ -239,14 +239,14 @@ async def test_hot_bytes_are_bounded_by_group_and_by_core(world: World) -> None:
     await world.create(A)
     assert (await world.append(A, b"1234567890")).code == Code.OK
     refused = world.send(world.append_of(A, b"x"))
-    assert refused.result().code == Code.HOT_LIMIT
+    assert refused.result().code == Code.MEMORY_PRESSURE
     assert (await world.append(A, close=True)).code == Code.OK, "what holds no payload goes on"
     other = name_in(2 if world.service.group_of(A) != 2 else 3)
     await world.create(other)
     world.local.hot_bytes_max = 15
     assert (await world.append(other, b"12345")).code == Code.OK
-    assert world.send(world.append_of(other, b"x")).result().code == Code.HOT_LIMIT
-    assert world.send(world.create_of(B, batch=Batch(0, 1, b"1", 0))).result().code == Code.HOT_LIMIT
+    assert world.send(world.append_of(other, b"x")).result().code == Code.MEMORY_PRESSURE
+    assert world.send(world.create_of(B, batch=Batch(0, 1, b"1", 0))).result().code == Code.MEMORY_PRESSURE
     assert world.local.hot_refused == 3
     await world.service.flush("")
     assert (await world.append(other, b"x")).code == Code.OK
@@ -262,14 +262,14 @@ async def test_what_can_never_fit_is_refused_for_good(world: World) -> None:
         world.send(world.create_of(B, batch=Batch(0, 1, b"x" * 11, 0))),
         world.send(world.append_of(A, b"x" * 11, producer=Producer("p", 0, 0))),
     ):
-        assert (refused.result().code, refused.result().byte) == (Code.OVER_HOT_BOUND, 10)
+        assert (refused.result().code, refused.result().byte) == (Code.APPEND_EXCEEDS_MEMORY_LIMIT, 10)
     assert world.local.hot_refused == 0
     assert (await world.append(A, b"1234567890", producer=Producer("p", 0, 0))).code == Code.OK
     world.local._group_hot_bytes_max = 5  # a restart with another setting: what was taken before is still a repeat
     assert (await world.append(A, b"1234567890", producer=Producer("p", 0, 0))).code == Code.DUPLICATE
     await world.service.flush("")
     assert (await world.append(A, b"12345")).code == Code.OK
-    assert (await world.append(A, b"123456")).code == Code.OVER_HOT_BOUND
+    assert (await world.append(A, b"123456")).code == Code.APPEND_EXCEEDS_MEMORY_LIMIT
 
 
 @story
@@ -308,7 +308,7 @@ async def test_the_setting_alone_bounds_hot_bytes(world: World) -> None:
     for _ in range(2):
         assert (await world.append(A, b"x" * (HOT_BYTES_PER_GROUP // 2))).code == Code.OK
     assert (await world.append(A, b"1234567890")).code == Code.OK, "more than the default is what was asked for"
-    assert (await world.append(A, b"x")).code == Code.HOT_LIMIT
+    assert (await world.append(A, b"x")).code == Code.MEMORY_PRESSURE
 
 
 @story
@@ -332,7 +332,7 @@ async def test_a_repeat_is_answered_as_one_at_the_bound(world: World) -> None:
     await world.create(A)
     assert (await world.append(A, b"1234", producer=Producer("p", 0, 0))).code == Code.OK
     assert (await world.append(A, b"1234", producer=Producer("p", 0, 0))).code == Code.DUPLICATE
-    assert (await world.append(A, b"5678", producer=Producer("p", 0, 1))).code == Code.HOT_LIMIT
+    assert (await world.append(A, b"5678", producer=Producer("p", 0, 1))).code == Code.MEMORY_PRESSURE
     assert (await world.append(A, close=True)).code == Code.OK
     assert (await world.append(A, b"5678")).code == Code.CLOSED
     assert await world.read(A) == b"1234"

@@ -37,7 +37,7 @@ class Lake:
         try:
             committed = await self.world.tables.commit(command)
         except TableRefused as refused:
-            if refused.code != "JOB_LOST":
+            if refused.code != "JOB_CONFLICT":
                 raise
             return False
         assert committed.main == main
@@ -224,7 +224,7 @@ def test_planners_and_drivers_on_two_cores_at_once() -> None:
             try:
                 planned = await lake.plan()
             except TableRefused as refused:
-                if refused.code != "JOB_TAKEN":
+                if refused.code != "JOB_PREEMPTED":
                     raise
                 continue
             if planned is not None:

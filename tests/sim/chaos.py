@@ -25,7 +25,7 @@ from polynya.stream.replies import Code
 
 WIDTH = 8  # bytes of each payload
 STREAMS = ("test/a", "test/b", "test/c")
-FULL = (Code.DISK_FULL, Code.HOT_LIMIT)
+FULL = (Code.DISK_FULL, Code.MEMORY_PRESSURE)
 
 
 class Read(msgspec.Struct):

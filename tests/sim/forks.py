@@ -32,7 +32,7 @@ PINNED, CREATED, CONFIRMED = "pinned", "created", "confirmed"  # the last step b
 STEPS = {PinSource: PINNED, Create: CREATED, ConfirmPin: CONFIRMED}
 CHANGES = ("trim", "retain", "delete")
 RETAIN_SECONDS = 2.5  # the retainer finds it in its second pass
-FOR_NOW = (Code.DISK_FULL, Code.HOT_LIMIT)
+FOR_NOW = (Code.DISK_FULL, Code.MEMORY_PRESSURE)
 SETTLED_SECONDS = 150.0  # pins whose coordinator died wait for a minute of log time
 
 

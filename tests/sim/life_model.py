@@ -11,7 +11,7 @@ import msgspec
 from polynya.service.api import Facts, Page, Refusal, Trimmed
 from polynya.stream.replies import Code, Reply
 
-FOR_NOW = (Code.DISK_FULL, Code.HOT_LIMIT)  # nothing was done, in whatever state
+FOR_NOW = (Code.DISK_FULL, Code.MEMORY_PRESSURE)  # nothing was done, in whatever state
 NEVER_DONE = (*FOR_NOW, Code.ATTEMPT_REFUSED)
 
 

@@ -19,7 +19,7 @@ import msgspec
 from sim.code_edits import Stale, edited_source
 from sim.mutant_runs import check_fault, failing_test
 
-PARTS = ("forgetting", "raft_parts", "raft_losses")  # tests that a mutant has to pass in the end
+PARTS = ("disk_loss", "raft_parts", "raft_losses")  # tests that a mutant has to pass in the end
 ROOT = Path(__file__).parents[2]
 
 
@@ -67,14 +67,14 @@ MUTANTS = {
     "changes voters in one step": Mutant("membership.py", "target.voters != old.voters", "False"),
     "campaigns before all have found that the group is new": Mutant("election.py", "raft.forgetful or raft.learning or raft.unmet", "raft.forgetful or raft.learning", seeds=0),
     "forgets at a restart that its group is new": Mutant("raft.py", "restored.hard_state.unborn", "False", seeds=0),
-    "takes one that has forgotten for one that has found": Mutant("forgetting.py", "if not message.forgetful:\n    raft.unmet.discard(message.sender)", "raft.unmet.discard(message.sender)", seeds=0),
-    "asks nobody whom a change may put out": Mutant("forgetting.py", "told[0]", "told[-1]", seeds=0),
-    "asks all who ever had a voice": Mutant("forgetting.py", "{index: members for index, members in raft.recall_known.items() if index >= since}", "{index: members for index, members in raft.recall_known.items()}", seeds=0),
-    "believes its settings, and who has forgotten as it has": Mutant("forgetting.py", "knows and answer.configurations and answer.configurations[0][1].voters and (not raft.recall_based)", "False and answer.configurations[0][1].voters and (not raft.recall_based)", seeds=0),
-    "asks no leader that it does not know": Mutant("forgetting.py", "raft.strangers.add(message.sender)", "pass", seeds=0),
+    "takes one that has forgotten for one that has found": Mutant("disk_loss.py", "if not message.forgetful:\n    raft.unmet.discard(message.sender)", "raft.unmet.discard(message.sender)", seeds=0),
+    "asks nobody whom a change may put out": Mutant("disk_loss.py", "told[0]", "told[-1]", seeds=0),
+    "asks all who ever had a voice": Mutant("disk_loss.py", "{index: members for index, members in raft.recall_known.items() if index >= since}", "{index: members for index, members in raft.recall_known.items()}", seeds=0),
+    "believes its settings, and who has forgotten as it has": Mutant("disk_loss.py", "knows and answer.configurations and answer.configurations[0][1].voters and (not raft.recall_based)", "False and answer.configurations[0][1].voters and (not raft.recall_based)", seeds=0),
+    "asks no leader that it does not know": Mutant("disk_loss.py", "raft.strangers.add(message.sender)", "pass", seeds=0),
     "votes for anyone once it has asked what it forgot": Mutant("election.py", "asked.last_term > raft.recalled_term", "True", seeds=0),
     "votes for one of the newest term that it was told of": Mutant("election.py", "asked.last_term > raft.recalled_term", "asked.last_term >= raft.recalled_term", seeds=0),
-    "remembers before it has anything above what it was told of": Mutant("forgetting.py", "(raft.log.term(raft.durable) or 0) > raft.recalled_term", "raft.commit", seeds=0),
+    "remembers before it has anything above what it was told of": Mutant("disk_loss.py", "(raft.log.term(raft.durable) or 0) > raft.recalled_term", "raft.commit", seeds=0),
     "has no voice while it learns again": Mutant("election.py", "raft.recalled == {asked.sender} or asked.last_term > raft.recalled_term", "raft.recalled == {asked.sender}", seeds=0),
     "gives a voice to one that still learns": Mutant("membership.py", "peer is not None and peer.match + raft.settings.caught_up_entries >= raft.log.last and (peer.match > 0) and peer.learned", "peer is not None and peer.match + raft.settings.caught_up_entries >= raft.log.last and (peer.match > 0)", seeds=0),
     "leaves no joint configuration": Mutant("membership.py", "configuration.joint", "False"),
@@ -87,7 +87,7 @@ MUTANTS = {
     "never finds out that an append was lost": Mutant("leading.py", "peer.mode is Mode.REPLICATE and held < peer.beat_next - 1", "False"),
     "leads on without a majority": Mutant("leading.py", "now_ms - raft.configuration.agreed(lambda node: _heard_ms(raft, node)) >= settings.election_ms", "now_ms - raft.configuration.agreed(lambda node: _heard_ms(raft, node)) >= 1 << 60", seeds=0),
     "steps down and tells nobody": Mutant("leading.py", "raft.send(TimeoutNow(best, raft.node, raft.group, raft.term))", "pass", seeds=0),
-    "sleeps for ever": Mutant("sleeping.py", "raft.leader == peer and (raft.sleeping or raft.withheld is not None)", "False", seeds=0),
+    "sleeps for ever": Mutant("quiescence.py", "raft.leader == peer and (raft.sleeping or raft.withheld is not None)", "False", seeds=0),
     "does not wake for a vote": Mutant("election.py", "raft.sleeping and message.pre", "False"),
     "lets its leader sleep while others ask for votes": Mutant("leading.py", "raft.sleeping and (not message.asleep)", "False"),
     "campaigns without asking first": Mutant("election.py", "_ask(raft, pre=True, forced=False)\ncount(raft, raft.node, granted=True)", "_campaign(raft, forced=False)"),

@@ -121,7 +121,7 @@ class Listeners:
             keeper.known.on_deaths += [front.let_go for front in self._fronts()]
             keeper.known.on_settle.append(self.base.settle)
         health.registry.add(metric_sources.of_front(self.base))
-        health.registry.add(lambda: {"polynya_sql_questions_total": questions.asked})
+        health.registry.add(lambda: {"polynya_sql_queries_total": questions.asked})
 
     async def open(self) -> None:
         start = self._start

@@ -45,7 +45,7 @@ STATES = {
 }
 RECALLS = {
     "polynya_recalled_streams_total": "returned",
-    "polynya_recall_copies_total": "copies",
+    "polynya_rehydration_copies_total": "copies",
     "polynya_recall_refused_total": "refused",
 }
 COLLECTOR = {

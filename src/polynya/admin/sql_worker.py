@@ -37,7 +37,7 @@ class SqlWorker:
         if not self._config.sql.enabled:
             raise Failure("NO_SQL", "SQL queries are disabled on this server (sql.enabled)")
         if self._running >= SQL_QUESTIONS_PER_CORE_MAX:
-            raise Failure("QUESTIONS_BUSY")
+            raise Failure("SQL_BUSY")
         self.asked += 1
         self._running += 1
         try:

@@ -134,7 +134,7 @@ _BY_CODE: dict[str, type[Refused]] = {
     "FORBIDDEN": AccessDenied,
     "NOT_FOUND": StreamNotFound,
     "GONE": StreamGone,
-    "OTHER_LIFE": StreamReplaced,
+    "STREAM_RECREATED": StreamReplaced,
     "INCARNATION_MISMATCH": StreamReplaced,
     "EXISTS_DIFFERENT": StreamExists,
     "DELETED_IN_USE": StreamExists,

@@ -26,7 +26,7 @@ SHORT_SECONDS = 1.0  # after three connections in a row shorter than this withou
 SHORT_MAX = 3
 PAGE_BYTES_MIN = 4096  # page size to fall back to when larger responses break off
 JUMP = 1 << 40  # record numbers that a server skips after a restore from backup
-_OVER = frozenset(("GONE", "OTHER_LIFE", "NOT_FOUND", "INCARNATION_MISMATCH", "TRIMMED"))  # permanent errors inside an event stream
+_OVER = frozenset(("GONE", "STREAM_RECREATED", "NOT_FOUND", "INCARNATION_MISMATCH", "TRIMMED"))  # permanent errors inside an event stream
 
 
 class ReadPosition:

@@ -109,7 +109,7 @@ class ClusterMember:
         self.stranded = StaleReaders(service, self.forwarding)
         self.urls = {node.id: node.http for node in start.config.cluster.nodes}  # client URL of each node
         service.hint = lambda name: self.urls.get(self.forwarding.elsewhere(service.group_of(name)), "")
-        if start.config.cluster.leads_follow_writers:
+        if start.config.cluster.leader_follows_writers:
             self._core.leadership.follow(self.forwarding.demand, self.forwarding.whereabouts.may_lead, self.forwarding.core_at)
         self._core.on_leadership.append(self.forwarding.led)
         self._core.on_dropped.append(self.forwarding.gone)
@@ -173,7 +173,7 @@ class ClusterMember:
         forwarding = self.forwarding
         now, own = forwarding.whereabouts.map, self._start.birth.node
         return {
-            "polynya_nodes_away": sum(node != own and not self._raft.is_there(node) for node in now.members),
+            "polynya_nodes_down": sum(node != own and not self._raft.is_there(node) for node in now.members),
             "polynya_groups_led": len(self._core.led),
             "polynya_leads_followed_total": self._core.leadership.followed,
             "polynya_peers_connected": self._raft.there,

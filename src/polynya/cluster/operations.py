@@ -141,7 +141,7 @@ class ClusterOperations:
         now = self._maps.now
         if not now.epoch:
             raise ClusterRefused(
-                "CLUSTER_UNREADY", "the cluster has no map yet: it is written once all nodes are connected and run a release with maps"
+                "CLUSTER_STARTING", "the cluster has no map yet: it is written once all nodes are connected and run a release with maps"
             )
         return now, observed(await self._view.gather())
 

@@ -102,14 +102,14 @@ class ClusterView:
     async def look(self) -> dict[str, Any]:
         """Answer `GET /v1/cluster`."""
         birth = self._start.birth
-        shown: dict[str, Any] = {"cluster": birth.cluster_id, "node": birth.node, "epoch": 0, "replicas": 1, "balancing": False}
+        shown: dict[str, Any] = {"cluster": birth.cluster_id, "node": birth.node, "epoch": 0, "replicas": 1, "rebalancing": False}
         if self._maps is None:
             return {**shown, "nodes": [], "groups": [], "problems": [], "notes": []}
         told = await self.gather()
         now = self._maps.now
         nodes, groups = described(now, birth.groups, told)
         shown["level"] = min(part.works_at for part in told.values())
-        shown |= {"epoch": now.epoch, "replicas": now.replicas, "balancing": now.balancing}
+        shown |= {"epoch": now.epoch, "replicas": now.replicas, "rebalancing": now.balancing}
         found = (
             list(problems(now, nodes, groups))
             if nodes
@@ -241,7 +241,7 @@ def described(now: ClusterMap, groups: int, told: ByCore) -> tuple[dict[int, dic
     leaderless = any(not group["leader"] for group in shown)
     nodes = {number: _node(now, number, told) for number in now.members}
     for number, node in nodes.items():
-        node["condition"] = _condition(now, number, node, unsure=leaderless and not node["there"])
+        node["condition"] = _condition(now, number, node, unsure=leaderless and not node["up"])
     return nodes, shown
 
 
@@ -249,9 +249,9 @@ def _condition(now: ClusterMap, number: int, node: dict[str, Any], *, unsure: bo
     """Return the node's state, or whether a drain or emptying is complete.
     `unsure`: the node is down and some group has no known leader, which may be this node."""
     state = now.nodes[number].state
-    if state == NodeState.DRAINING and not node["leads"] and not unsure:
+    if state == NodeState.DRAINING and not node["leader_of"] and not unsure:
         return "drained"
-    if state == NodeState.EMPTYING and not node["leads"] and not unsure:
+    if state == NodeState.EMPTYING and not node["leader_of"] and not unsure:
         held = any(
             group != META_GROUP or number in now.placed_on(group) for group in now.groups_of(number)
         )  # every node follows the meta group
@@ -261,7 +261,7 @@ def _condition(now: ClusterMap, number: int, node: dict[str, Any], *, unsure: bo
 
 def problems(now: ClusterMap, nodes: dict[int, dict[str, Any]], groups: list[dict[str, Any]]) -> Iterable[str]:
     """Yield the problems of the cluster for operators. `reader_notes` covers read replicas."""
-    away = [number for number in nodes if not nodes[number]["there"] and not now.nodes[number].reader]
+    away = [number for number in nodes if not nodes[number]["up"] and not now.nodes[number].reader]
     for number in away:
         yield f"node {number} does not answer"
     leaderless = [group["group"] for group in groups if not group["leader"]]
@@ -277,7 +277,7 @@ def problems(now: ClusterMap, nodes: dict[int, dict[str, Any]], groups: list[dic
         if learning:
             yield f"node {number} has no vote yet, as it started with an empty disk and is catching up: {_groups(learning)}"
     for number, node in nodes.items():
-        behind = [group["group"] for group in groups if node["there"] and group["behind"].get(str(number), 0) > LAG_ENTRIES]
+        behind = [group["group"] for group in groups if node["up"] and group["behind"].get(str(number), 0) > LAG_ENTRIES]
         if behind and not now.nodes[number].reader:
             yield f"node {number} is more than {LAG_ENTRIES} entries behind: {_groups(behind)}"
     for number, node in nodes.items():
@@ -291,7 +291,7 @@ def problems(now: ClusterMap, nodes: dict[int, dict[str, Any]], groups: list[dic
     lacking = [group for group, placement in now.groups.items() if set(placement.voters) & set(away)]
     if lacking:
         yield f"under-replicated, as {_nodes(away)} down: {_groups(lacking)}"
-    able = [number for number in now.active if nodes[number]["there"]]
+    able = [number for number in now.active if nodes[number]["up"]]
     crowded = zones.crowded(now, able, today=True)
     if crowded:
         yield f"more replicas than necessary in one zone, being moved: {_groups(crowded)}"
@@ -301,7 +301,7 @@ def problems(now: ClusterMap, nodes: dict[int, dict[str, Any]], groups: list[dic
                 group for group, each in now.groups.items() if number in each.goal and is_at_rest(each) and not set(able) - set(each.goal)
             ]
             heir = next((each.id for each in now.nodes.values() if each.replaces == number and each.state == NodeState.ACTIVE), 0)
-            if stuck and heir and not nodes[heir]["there"]:
+            if stuck and heir and not nodes[heir]["up"]:
                 yield f"node {number} waits for its replacement: start node {heir} on an empty disk"
             elif stuck:
                 yield f"node {number} cannot be emptied: no other node has room for {_groups(stuck)}"
@@ -311,7 +311,7 @@ def reader_notes(now: ClusterMap, nodes: dict[int, dict[str, Any]], groups: int)
     """Yield the problems of read replicas for operators; writes do not depend on them."""
     for number in sorted(now.readers):
         node = nodes[number]
-        if not node["there"]:
+        if not node["up"]:
             yield f"read replica {number} does not answer"
         elif node["unheard_by"]:
             yield f"read replica {number} is up, but not connected to {_named(node['unheard_by'])}: check the network between them"
@@ -366,7 +366,7 @@ def trust_notes(nodes: dict[int, dict[str, Any]], told: ByCore) -> Iterable[str]
         yield f"{said}: node ids must be unique; check cluster.node in its settings"
     for number, node in nodes.items():
         found = {(where, part.refusals[number]): None for (where, _), part in sorted(told.items()) if number in part.refusals}
-        for where, reason in list(found)[:TRUST_SHOWN] if not node["there"] else ():
+        for where, reason in list(found)[:TRUST_SHOWN] if not node["up"] else ():
             yield f"node {where} and node {number}: {reason}"
 
 
@@ -383,11 +383,11 @@ def _node(now: ClusterMap, number: int, told: ByCore) -> dict[str, Any]:
         "zone": record.zone,
         "role": "reader" if record.reader else "voter",
         "state": NodeState.NAMES[record.state],
-        "there": bool(parts),
+        "up": bool(parts),
         "release": parts[0].release if parts else None,
         "level": parts[0].level if parts else None,
         "cores": len(parts),
-        "leads": led,
+        "leader_of": led,
         "replicas": has if parts else len(now.groups_of(number)),
         "forgotten": {replica.group: replica.forgotten for part in parts for replica in part.replicas if replica.forgotten is not None},
         "lost": sorted(group for part in parts for group in part.lost),

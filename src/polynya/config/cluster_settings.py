@@ -61,7 +61,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     cert: str = ""
     key: str = ""
     unsafe_no_tls: bool = False
-    leads_follow_writers: bool = True
+    leader_follows_writers: bool = True
 
     @property
     def is_on(self) -> bool:

@@ -290,7 +290,7 @@ SETTINGS = (
         low=0,
     ),
     Setting(
-        "cluster.leads_follow_writers",
+        "cluster.leader_follows_writers",
         parse_switch,
         True,
         "Move the leadership of a group to the node through which nearly all its appends arrive. Otherwise, and when this is off, leaderships stay "
@@ -391,7 +391,7 @@ SETTINGS = (
         parse_size,
         HOT_BYTES_PER_GROUP,
         "Hot bytes of a group above which appends are rejected (503 with `Retry-After`) until a flush frees memory; 0 sets no "
-        "limit. A single append above the limit is always rejected (413 `OVER_HOT_BOUND`), so a limit below 32 MiB is the largest append.",
+        "limit. A single append above the limit is always rejected (413 `APPEND_EXCEEDS_MEMORY_LIMIT`), so a limit below 32 MiB is the largest append.",
     ),
 )
 BY_KEY = {setting.key: setting for setting in SETTINGS}

@@ -121,7 +121,7 @@ class Tables:
         if not table.planned:
             done = await service.call(META_GROUP, TablePlanned(table.uid, table.job))
             if done.code != Code.OK:
-                raise TableRefused(409, "JOB_TAKEN", "another planner has taken over this job; retry")
+                raise TableRefused(409, "JOB_PREEMPTED", "another planner has taken over this job; retry")
         if not ranges:
             await service.call(META_GROUP, TableAbandon(table.uid, table.job))
             return None
@@ -138,7 +138,7 @@ class Tables:
         )
         replies = await asyncio.gather(*(service.call(group, claim) for group, claim in enumerate(claims, 1)))
         if any(reply.code != Code.OK for reply in replies):
-            raise TableRefused(409, "JOB_TAKEN", "another planner has taken over this job; retry")
+            raise TableRefused(409, "JOB_PREEMPTED", "another planner has taken over this job; retry")
         for group, reply in enumerate(replies, 1):
             part = _RANGES.decode(msgspec.msgpack.encode(reply.detail))
             more = more or sum(cold.stored for each in part for cold in each.slices) >= share[group]
@@ -157,7 +157,7 @@ class Tables:
         table = _table(reply.detail)
         if reply.code == Code.NOT_YET:
             raise TableRefused(
-                409, "JOB_LOST", f"job {command.job} cannot commit: the table is at job {table.committed}, or its base has changed"
+                409, "JOB_CONFLICT", f"job {command.job} cannot commit: the table is at job {table.committed}, or its base has changed"
             )
         return table
 

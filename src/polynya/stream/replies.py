@@ -34,14 +34,14 @@ class Code(enum.IntEnum):
     ATTEMPT_REFUSED = 34
     ATTEMPT_PENDING = 35  # another fork of the deleted name is unconfirmed: wait for its outcome
     TRIMMED = 36  # before the first kept record
-    HOT_LIMIT = 37  # too much unflushed data: retry later; `detail`: True if the object store is full
+    MEMORY_PRESSURE = 37  # too much unflushed data: retry later; `detail`: True if the object store is full
     ACTIVE = 38  # expire: the stream saw newer activity
     NOT_YET = 39  # the precondition of an internal step does not hold yet
     DISK_FULL = 40  # the journal's disk is full; reads continue
     FENCED = 41  # a wake of an earlier generation, or an event that the subscription's state does not allow
     HELD = 42  # another worker holds the lease
     TOO_MANY = 43  # the limit of subscriptions, or of their streams
-    OVER_HOT_BOUND = 44  # more than may ever be hot at once; the reply's `byte` is that bound
+    APPEND_EXCEEDS_MEMORY_LIMIT = 44  # more than may ever be hot at once; the reply's `byte` is that bound
     REFUSED = 45  # the change does not fit the cluster map: `detail` says why
     EVICTED = 46  # the state of a stream is in the object store: `Return` it, then retry
     TOO_LARGE = 47  # more bytes than one append may have

@@ -74,7 +74,7 @@ def _look_again(client: Client) -> dict[str, Any] | None:
 
 def _show(told: dict[str, Any], *, with_groups: bool) -> None:
     more = [head for head, shown in (("zone", _zone), ("role", _role)) if any(map(shown, told["nodes"]))]
-    heads = ("node", "http", *more, "state", "release", "cores", "leads", "replicas")
+    heads = ("node", "http", *more, "state", "release", "cores", "leader of", "replicas")
     output.table(heads, [_row(node, more) for node in told["nodes"]])
     releases = sorted({node["release"] for node in told["nodes"] if node["release"]})
     newest = max((node.get("level") or 1 for node in told["nodes"]), default=1)
@@ -88,7 +88,7 @@ def _show(told: dict[str, Any], *, with_groups: bool) -> None:
         gone = _listed(set(group["voters"]) - set(group["goal"]))
         new = _listed(set(group["goal"]) - set(group["voters"]))
         click.echo(f"moving: group {group['group']}" + (f" from node {gone}" if gone else "") + (f" to node {new}" if new else ""))
-    if told.get("balancing"):
+    if told.get("rebalancing"):
         click.echo("replicas and leads are being spread")
     if with_groups:
         click.echo()
@@ -186,15 +186,15 @@ def _role(node: dict[str, Any]) -> str:
 def _row(node: dict[str, Any], more: list[str]) -> tuple[object, ...]:
     beside = tuple({"zone": _zone, "role": _role}[head](node) for head in more)
     condition = node.get("condition", node.get("state", "active"))  # older releases report only the state
-    states = ([] if condition == "active" else [condition]) + ([] if node["there"] else ["away"])
+    states = ([] if condition == "active" else [condition]) + ([] if node["up"] else ["down"])
     return (
         node["id"],
         node["http"],
         *beside,
-        ", ".join(states) or "there",
+        ", ".join(states) or "up",
         node["release"],
         node["cores"] or None,
-        node["leads"],
+        node["leader_of"],
         node.get("replicas"),
     )
 

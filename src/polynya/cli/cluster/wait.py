@@ -57,7 +57,7 @@ class _Looking:
             view: View = self._client.call("GET", "/v1/cluster", seconds=10.0).json()
         except exits.Unreachable:
             return self._elsewhere()
-        self._others = [node["http"] for node in view["nodes"] if node["there"] and node["http"] != self._client.server]
+        self._others = [node["http"] for node in view["nodes"] if node["up"] and node["http"] != self._client.server]
         return view
 
     def _elsewhere(self) -> View | None:
@@ -81,7 +81,7 @@ def balance_left(view: View) -> str:
     on_way = moves(view)
     if on_way:
         return f"{output.counted(len(on_way), 'group')} on the way to other nodes"
-    return "replicas and leads are being spread" if view["balancing"] else ""
+    return "replicas and leads are being spread" if view["rebalancing"] else ""
 
 
 def arrival_left(node: int, *, balanced: bool) -> Left:
@@ -89,7 +89,7 @@ def arrival_left(node: int, *, balanced: bool) -> Left:
 
     def left(view: View) -> str:
         found = node_of(view, node)
-        if found is None or not found["there"]:
+        if found is None or not found["up"]:
             return f"node {node} is not there yet: start it"
         return balance_left(view) if balanced else ""
 
@@ -101,7 +101,7 @@ def reading_left(node: int) -> Left:
 
     def left(view: View) -> str:
         found = node_of(view, node)
-        if found is None or not found["there"]:
+        if found is None or not found["up"]:
             return f"node {node} is not there yet: start it"
         if found["replicas"] < len(view["groups"]):
             return f"node {node} has {found['replicas']} of {len(view['groups'])} groups"
@@ -118,10 +118,10 @@ def drain_left(node: int, *, replicas: bool) -> Left:
         if found is None:
             return ""
         leaderless = sum(not group["leader"] for group in view["groups"])
-        if leaderless and not found["there"]:  # it may lead them: it only failed to respond
+        if leaderless and not found["up"]:  # it may lead them: it only failed to respond
             return f"node {node} does not answer, and {output.counted(leaderless, 'group')} may be led by it"
         votes = found["votes"] if replicas else 0
-        parts = [output.counted(found["leads"], "group") + " led"] if found["leads"] else []
+        parts = [output.counted(found["leader_of"], "group") + " led"] if found["leader_of"] else []
         parts += [output.counted(votes, "replica") + " held"] if votes else []
         return f"node {node}: {', '.join(parts)}" if parts else ""
 

@@ -11,13 +11,13 @@ const POLL_MS = 2000;
 const CARDS = [
   { title: "Appends", metric: "polynya_http_appends_total", kind: "rate", unit: "/s" },
   { title: "Appended bytes", metric: "polynya_http_append_bytes_total", kind: "byterate" },
-  { title: "Answers", metric: "polynya_http_responses_total", kind: "rate", unit: "/s" },
+  { title: "Responses", metric: "polynya_http_responses_total", kind: "rate", unit: "/s" },
   { title: "Live readers", metric: "polynya_live_readers", kind: "gauge" },
   { title: "Streams", metric: "polynya_streams", kind: "gauge" },
-  { title: "Hot bytes", metric: "polynya_hot_bytes", kind: "bytes" },
+  { title: "Unflushed", metric: "polynya_hot_bytes", kind: "bytes" },
   { title: "Memory", metric: "polynya_process_resident_bytes", kind: "bytes" },
   { title: "CPU", metric: "polynya_process_cpu_seconds_total", kind: "percent" },
-  { title: "Loop lag", metric: "polynya_loop_lag_seconds", kind: "seconds" },
+  { title: "Event-loop lag", metric: "polynya_loop_lag_seconds", kind: "seconds" },
   { title: "Connections", metric: "polynya_http_connections", kind: "gauge" },
   { title: "Journal on disk", metric: "polynya_journal_disk_bytes", kind: "bytes" },
   { title: "Packs", metric: "polynya_packs", kind: "gauge" },
@@ -152,10 +152,10 @@ export function open(place, shell) {
         zoned ? h("td", {}, visible(each.zone)) : null,
         h("td", {}, stateOf(each)),
         h("td", {}, visible(each.release ?? "")),
-        h("td", { class: "number" }, count(each.leads)),
+        h("td", { class: "number" }, count(each.leader_of)),
         h("td", { class: "number" }, count(each.replicas)),
       );
-    const heads = [head("Node"), head("URL"), zoned ? head("Zone") : null, head("State"), head("Release"), head("Leads", "number"), head("Replicas", "number")];
+    const heads = [head("Node"), head("URL"), zoned ? head("Zone") : null, head("State"), head("Release"), head("Leader of", "number"), head("Replicas", "number")];
     const said = (lines, kind) => (lines ?? []).map((line) => h("li", { class: kind }, visible(line)));
     put(members, [
       h("h2", {}, moving ? `Nodes (${moving === 1 ? "a group is" : `${count(moving)} groups are`} moving)` : "Nodes"),
@@ -168,8 +168,8 @@ export function open(place, shell) {
   function stateOf(each) {
     const condition = each.condition ?? each.state; // an older release has no condition
     const state = condition === "active" ? "" : visible(condition);
-    if (each.there) return state || "there";
-    return h("span", { class: "mark warn" }, state ? `${state}, away` : "away");
+    if (each.up) return state || "up";
+    return h("span", { class: "mark warn" }, state ? `${state}, down` : "down");
   }
 
   async function measure() {

@@ -135,7 +135,7 @@ export function open(place, shell) {
               {
                 type: "button",
                 class: "mark",
-                title: "Ask for its newest rows",
+                title: "Query its newest rows",
                 on: { click: () => (field.value = `select * from ${table.name} order by append_time desc limit 50`) },
               },
               visible(table.name),

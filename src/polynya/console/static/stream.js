@@ -387,7 +387,7 @@ class StreamView {
     put(this.live, following ? "Following" : "Follow");
     this.hold.hidden = !following;
     this.hold.setAttribute("aria-pressed", String(this.paused));
-    put(this.hold, this.paused ? "Go on" : "Pause");
+    put(this.hold, this.paused ? "Resume" : "Pause");
     this.element.classList.toggle("following", following && !this.paused);
     this.previous.disabled = following || !this.facts || (this.records[0]?.number ?? 0) <= this.facts.first.record;
     this.following.disabled = following || !this.facts || (this.next?.record ?? 0) >= this.facts.tail.record;

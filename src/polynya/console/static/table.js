@@ -33,7 +33,7 @@ export function open(place, shell) {
       h(
         "div",
         { class: "row" },
-        h("a", { class: "button primary", href: `#/sql?q=${encodeURIComponent(question)}` }, "Ask in SQL"),
+        h("a", { class: "button primary", href: `#/sql?q=${encodeURIComponent(question)}` }, "Query in SQL"),
         h("button", { type: "button", class: "button", on: { click: command } }, "Copy as curl"),
       ),
     ),

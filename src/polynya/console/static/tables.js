@@ -18,7 +18,7 @@ export function open(place, shell) {
     ["Streams under", "type"],
     ["Streams", "number"],
     ["Rows", "number"],
-    ["Dead", "number"],
+    ["Dead letters", "number"],
     ["Behind", "number"],
     ["Last job", "moment"],
   ];

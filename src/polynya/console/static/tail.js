@@ -8,7 +8,7 @@ const KEPT_RECORDS_MAX = 2000; // while paused; then the oldest are dropped
 const KEPT_BYTES_MAX = 16 << 20;
 const FIRST_RETRY_MS = 500;
 const LAST_RETRY_MS = 15_000;
-const ENDED = new Set(["GONE", "NOT_FOUND", "OTHER_LIFE", "TRIMMED", "INVALID_NAME"]);
+const ENDED = new Set(["GONE", "NOT_FOUND", "STREAM_RECREATED", "TRIMMED", "INVALID_NAME"]);
 
 export class Tail {
   #abort = new AbortController();

@@ -65,7 +65,7 @@ class ResponseMemory:
         if left >= min(wanted, SMALL_PAGE_BYTES):
             return min(wanted, left)
         if self.reserve_bytes >= RESPONSE_RESERVE_BYTES_PER_CORE:
-            raise Failure("ANSWER_BUDGET")
+            raise Failure("RESPONSE_MEMORY_LIMIT")
         connection.uses_reserve = True
         return min(wanted, SMALL_PAGE_BYTES)
 

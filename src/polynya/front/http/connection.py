@@ -346,7 +346,7 @@ class Connection(asyncio.Protocol):
         more = size - self._reserved
         if size > _LARGE_BODY_BYTES and more > 0:
             if self.front.body_bytes + more > BODY_BYTES_PER_CORE:
-                self.refuse("BODY_BUDGET", "")
+                self.refuse("REQUEST_MEMORY_LIMIT", "")
                 return False
             self._reserved = size
             self.front.body_bytes += more

@@ -321,10 +321,10 @@ class LocalGroups:
         """Refuse with a retryable code, or for good if no flush can make enough room."""
         bound = min(self._group_hot_bytes_max, self.hot_bytes_max)
         if size > bound:
-            done(Reply(Code.OVER_HOT_BOUND, byte=bound))
+            done(Reply(Code.APPEND_EXCEEDS_MEMORY_LIMIT, byte=bound))
         else:
             self.hot_refused += 1
-            done(Reply(Code.HOT_LIMIT, detail=self.store_is_full() or None))
+            done(Reply(Code.MEMORY_PRESSURE, detail=self.store_is_full() or None))
 
     def _judge_time(self, group: int, stream: Stream | None) -> None:
         """Log unlogged reads and the expiry of the stream before the command that depends on them."""

@@ -75,7 +75,7 @@ async def _wait(front: HttpFront, exchange: Exchange, query: ReadQuery, seconds:
             waiter.woken.clear()
             page = await read_allowed(front, exchange, query)
             if isinstance(page, Page) and page.facts.uid != facts.uid:
-                exchange.fail("OTHER_LIFE")
+                exchange.fail("STREAM_RECREATED")
                 return
             if isinstance(page, Refusal) or page.spans or page.closed or waiter.over or front.stopping:
                 _answer(front, exchange, page)

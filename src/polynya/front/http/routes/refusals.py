@@ -87,7 +87,7 @@ def _missing(exchange: Exchange, *, creating: bool = False) -> str:
 def _message(exchange: Exchange, reply: Reply) -> str:
     """Return the message for a refusal with details; "": the default of its code."""
     detail = reply.detail
-    if reply.code == Code.OVER_HOT_BOUND:
+    if reply.code == Code.APPEND_EXCEEDS_MEMORY_LIMIT:
         return _over_hot_bound(reply)
     if reply.code == Code.CONTENT_TYPE and isinstance(detail, str):
         given = exchange.head.headers.get("content-type", "")
@@ -149,6 +149,6 @@ def _code(exchange: Exchange, reply: Reply, *, creating: bool) -> str:
     code = reply.code
     if creating and code == Code.GONE:
         return "DELETED_IN_USE"
-    if code == Code.HOT_LIMIT and (reply.detail or not exchange.connection.front.settings.object_store):
-        return "HOT_FULL"
+    if code == Code.MEMORY_PRESSURE and (reply.detail or not exchange.connection.front.settings.object_store):
+        return "MEMORY_FULL"
     return REFUSALS.get(code, "INTERNAL")

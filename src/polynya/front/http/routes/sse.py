@@ -75,7 +75,7 @@ async def _follow(front: HttpFront, exchange: Exchange, query: ReadQuery, life: 
     opened = False
     try:
         if life is not None and life != (facts.uid, facts.history):
-            exchange.fail("OTHER_LIFE")
+            exchange.fail("STREAM_RECREATED")
         elif told_end and facts.closed:
             _answer_end(exchange, facts)
         elif not is_other_incarnation(exchange, facts):
@@ -83,7 +83,7 @@ async def _follow(front: HttpFront, exchange: Exchange, query: ReadQuery, life: 
             if isinstance(page, Refusal):
                 fail_refusal(exchange, page)
             elif page.facts.uid != facts.uid:
-                exchange.fail("OTHER_LIFE")
+                exchange.fail("STREAM_RECREATED")
             else:
                 subscriber.open(page.facts)
                 opened = True
@@ -198,7 +198,7 @@ class Subscriber:
                 self._end_with_error("TRIMMED" if trimmed else "GONE", trimmed_message(page) if trimmed else "")
                 return
             if page.facts.uid != self._uid:
-                self._end_with_error("OTHER_LIFE")
+                self._end_with_error("STREAM_RECREATED")
                 return
             if asked > page.record:
                 self._skip_to = asked
