@@ -109,7 +109,7 @@ class Node:
     def ends(self) -> list[str]:
         """Why it ended, as it says itself."""
         rows = [json.loads(line) for line in self.err]
-        return [row["msg"] for row in rows if row["room"] == "end"]
+        return [row["msg"] for row in rows if row["logger"] == "end"]
 
     def wait(self) -> int:
         code = self.process.wait(60)

@@ -43,7 +43,7 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class Formatter(logging.Formatter):
-    """One line per record: ts, level, room, core, message, then the fields in the order given, then the traceback as one field."""
+    """One line per record: ts, level, logger, core, message, then the fields in the order given, then the traceback as one field."""
 
     def __init__(self, shape: str, *, core: int | None = None) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Formatter(logging.Formatter):
         row: dict[str, Any] = {
             "ts": f"{moment}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
-            "room": record.name.removeprefix("polynya."),
+            "logger": record.name.removeprefix("polynya."),
             "core": self._core,
             "msg": record.getMessage(),
         }
