@@ -5,8 +5,12 @@ membership changes. At the end of a turn, `take` returns the effects: what to wr
 of all groups of a core into one write with one fsync, and one frame for each peer. Messages that require a durable write are held back
 here, so every message that `take` returns may leave at once. No peer can see an answer too early.
 
-Features: elections with pre-vote and check-quorum, pipelined and bounded replication, linearizable reads on any member (by lease or by a
-round of heartbeats), chunked snapshots, learners and readers, joint membership changes, leadership transfer, and quiescence of idle groups.
+Features:
+
+* elections with pre-vote and check-quorum, pipelined and bounded replication;
+* linearizable reads on any member, by lease or by a round of heartbeats;
+* chunked snapshots, learners and readers, joint membership changes;
+* leadership transfer, and quiescence of idle groups.
 docs/formats/raft.md describes the messages, the journal records and the invariants.
 
 This package does not interpret commands. It keeps only the bytes that it still has to send or apply. It does not detect failed nodes
