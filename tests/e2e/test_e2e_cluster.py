@@ -94,7 +94,7 @@ def test_a_cluster_starts_again_from_its_folders_and_says_how_it_is(tmp_path: Pa
         for url in cluster.urls:
             assert json.loads(ask("GET", f"{url}/v1/stream/s/7?offset=-1")[1]) == [7] * 50
         cluster.wait_until_well(3)
-        shown = said_by(lambda: polynya("cluster", "status", "--groups", server=cluster.urls[2]), "up", 3)
+        shown = said_by(lambda: polynya("cluster", "status", "--groups", server=cluster.urls[2]), " up ", 3)
         assert shown.code == 0
         assert polynya("cluster", "health", "--watch", "--exit-when-healthy", server=cluster.urls[0]).out.strip().endswith("healthy")
 
