@@ -36,7 +36,7 @@ from chaos.wire import Connection, Lost, Unsent
 
 WELL_SECONDS = 90.0
 REFUSED_SECONDS = 30.0
-REFUSED = "the levels of logs up to"
+REFUSED = "log levels up to"
 FLUSHED_SECONDS = 60.0
 STREAMS = 6
 READS = 60  # by a read replica, until they are taken to be looked at

@@ -317,7 +317,7 @@ def test_an_object_that_disappeared_is_an_error_and_nothing_worse(world: World) 
     for pack in packs:
         pack.unlink()
     answer = world.ask("GET", "/v1/stream/lost/a?offset=-1")
-    assert answer.status == 503 and b"is not in the object store" in answer.body, answer
+    assert answer.status == 503 and b"is missing from the object store" in answer.body, answer
     assert world.ask("POST", "/v1/stream/lost/a", b"[2]", **JSON).status == 204
     tail = world.ask("HEAD", "/v1/stream/lost/a").next_offset
     assert world.ask("GET", f"/v1/stream/lost/a?offset={tail}").body == b"[]"

@@ -57,4 +57,4 @@ def test_an_older_copy_of_a_node_s_folder_is_kept_out_and_named(tmp_path: Path) 
         append(three, 3)
         for url in cluster.urls:
             assert [records(url, name) for name in names] == [[0, 1, 2, 3]] * len(names)
-        assert "came back" not in polynya("cluster", "health", server=one).out
+        assert "stale copy" not in polynya("cluster", "health", server=one).out

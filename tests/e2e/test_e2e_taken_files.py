@@ -55,7 +55,7 @@ def test_a_node_whose_folder_is_moved_away_ends_and_has_all_when_it_is_put_back(
         data.rename(elsewhere)
         wait_until(lambda: not writer.append(), what="the node to notice", pause=0.01)
         assert node.wait() == EXIT_CORRUPT
-        assert "its folder was moved, unmounted" in "".join(node.log)
+        assert "its directory was moved, unmounted" in "".join(node.log)
     elsewhere.rename(data)
     with running_node(data, "--cores", "1") as node, urlopen(f"{node.url}/v1/stream/kept?offset=-1", timeout=30) as answer:
         found = json.load(answer)

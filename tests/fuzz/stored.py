@@ -192,7 +192,7 @@ def _compare(url: str, name: str, acknowledged: list[str], outcome: Outcome, log
     except HTTPError as error:
         told = json.loads(error.read())["error"]
         code = (
-            told["code"] if "is not in the object store" not in told["message"] else "DATA_DAMAGED"
+            told["code"] if "is missing from the object store" not in told["message"] else "DATA_DAMAGED"
         )  # a missing object is told by its name
         if code == "DATA_DAMAGED":
             outcome.counts["told that it is damaged"] += 1

@@ -60,7 +60,7 @@ def test_a_core_reports_and_ends_when_its_supervisor_lets_go_of_the_pipe(tmp_pat
 def test_a_core_whose_supervisor_died_before_it_came_up_does_not_start(tmp_path):
     process, report = begin(tmp_path, os.getppid())
     _, error = process.communicate(timeout=60)
-    assert process.returncode == 1 and b"the supervisor is gone" in error
+    assert process.returncode == 1 and b"the supervisor has exited" in error
     assert os.read(report, 10) == b""
     assert not list(tmp_path.iterdir())
     os.close(report)
