@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 from chaos.faults import FAULTS  # noqa: E402  (not a part of the package)
 from chaos.run import Outcome  # noqa: E402
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(2700)]
 ACTS = 0.09  # share of the episodes in which nodes join or leave, or groups move; 3 of 38
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
 

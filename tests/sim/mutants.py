@@ -530,7 +530,7 @@ CAUGHT_BY = {  # a world, and a seed with the usual bounds or its own, that are 
     "a list leaves out what is new": ("swarm", Knobs.draw(0)),
     "a trim cuts at the record before": ("swarm", Knobs.draw(1)),
     "a deleted source keeps nothing for its forks": ("swarm", Knobs.draw(4)),
-    "a lease is given twice": ("swarm", Knobs.draw(3)),
+    "a lease is given twice": ("swarm", Knobs.draw(14)),
     "news that a node had when it died are told by nobody": ("swarm", Knobs.draw(1)),
     "a webhook is done with what came after": ("swarm", Knobs.draw(1)),
     "a recovery looks for no packs that came after the copies": ("swarm", Knobs.draw(20)),
