@@ -88,7 +88,7 @@ def test_an_error_of_the_defect_is_noted_also_when_somebody_catches_it() -> None
 
 def test_a_mutant_of_what_is_gone_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sim_mutants.MUTANTS, "of a method that was renamed", (ReplicatedEngine, "linearise", None))
-    with pytest.raises(Stale, match="ReplicatedCore has no linearise"):
+    with pytest.raises(Stale, match="ReplicatedEngine has no linearise"):
         sim_mutants.caught("of a method that was renamed")
 
 
@@ -129,7 +129,9 @@ def test_what_a_test_tells_of_a_mutant(tmp_path: Path, code: str, found: str) ->
     """In a process of its own, as pytest is not made to run in itself."""
     file = tmp_path / "test_of_a_mutant.py"
     file.write_text(code)
-    script = f"import sys; sys.path[:0] = {sys.path!r}\nfrom mutant_runs import failing_test\nprint(failing_test({f'{file}::test_it'!r}))"
+    script = (
+        f"import sys; sys.path[:0] = {sys.path!r}\nfrom sim.mutant_runs import failing_test\nprint(failing_test({f'{file}::test_it'!r}))"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     told = done.stdout.strip() if not done.returncode else " ".join(done.stderr.split("code_edits.", 1)[-1].split())
     assert re.match(found, told) if found else not told

@@ -57,8 +57,8 @@ def test_status_shows_nodes_and_groups():
     with scripted(said("node 2 does not answer")) as server:
         shown = run("status", "--groups", "--server", server.url)
     assert shown.exit_code == 0, shown.output
-    assert "   1  http://h:1   there  9.9          2      5" in shown.output
-    assert "   2  http://h:11  away" in shown.output
+    assert "   1  http://h:1   up     9.9          2          5" in shown.output
+    assert "   2  http://h:11  down" in shown.output
     rows = [line.split() for line in shown.output.splitlines()]
     assert ["0", "1", "3", "1,700", "0", "40"] in rows and ["1", "none", "4", "1"] in rows
     assert "! node 2 does not answer" in shown.output
@@ -355,8 +355,8 @@ def test_status_shows_who_is_a_read_replica():
     with scripted(view(nodes=nodes, notes=["read replica 3 does not answer"])) as server:
         shown = run("status", "--server", server.url)
     lines = [" ".join(line.split()) for line in shown.stdout.splitlines()]
-    assert lines[0].startswith("node http role state") and lines[2].startswith("2 http://h:2 there")
-    assert lines[3].startswith("3 http://h:3 read replica there") and shown.stderr == "note: read replica 3 does not answer\n"
+    assert lines[0].startswith("node http role state") and lines[2].startswith("2 http://h:2 up")
+    assert lines[3].startswith("3 http://h:3 read replica up") and shown.stderr == "note: read replica 3 does not answer\n"
 
 
 def test_a_replaced_disk_names_who_it_was():
@@ -368,13 +368,13 @@ def test_a_replaced_disk_names_who_it_was():
 
 def test_waiting_shows_what_is_left_and_ends_when_nothing_is(monkeypatch):
     monkeypatch.setattr("polynya.cli.cluster.wait.LOOK_SECONDS", 0.0)
-    left = [dict(node, leads=2 if node["id"] == 2 else 1) for node in nodes_of(view())]
-    none = [dict(node, leads=0) for node in nodes_of(view())]
+    left = [dict(node, leader_of=2 if node["id"] == 2 else 1) for node in nodes_of(view())]
+    none = [dict(node, leader_of=0) for node in nodes_of(view())]
     with scripted(_json({"epoch": 9}), view(epoch=8, nodes=none), view(nodes=left), view(nodes=none)) as server:
         done = run("drain", "2", "--wait", "--server", server.url)
     assert done.exit_code == 0, done.output
     assert done.stderr.splitlines() == ["node 2 hands over what it leads", "  node 2: 2 groups led", "done"]
-    silent = [dict(node, leads=0, there=node["id"] != 2) for node in nodes_of(view())]
+    silent = [dict(node, leader_of=0, up=node["id"] != 2) for node in nodes_of(view())]
     leaderless = [dict(group, leader=0) for group in json.loads(view()[2])["groups"]]
     with scripted(_json({"epoch": 9}), view(nodes=silent, groups=leaderless), view(nodes=silent)) as server:
         done = run("drain", "2", "--wait", "--server", server.url)
@@ -385,7 +385,7 @@ def test_waiting_shows_what_is_left_and_ends_when_nothing_is(monkeypatch):
     assert (done.exit_code, "node 2: 2 replicas held" in done.stderr) == (0, True)
     moving = json.loads(view()[2])["groups"]
     moving[1] |= {"goal": [2, 3, 4], "behind": {"4": 1200}}
-    with scripted(_json({"epoch": 9}), view(groups=moving, balancing=True), view(groups=moving[:1], balancing=True), view()) as server:
+    with scripted(_json({"epoch": 9}), view(groups=moving, rebalancing=True), view(groups=moving[:1], rebalancing=True), view()) as server:
         done = run("rebalance", "--wait", "--server", server.url)
     assert done.stderr.splitlines()[1:] == ["  1 group on the way to other nodes", "  replicas and leads are being spread", "done"]
     with scripted(_json({"epoch": 9}), view(groups=moving)) as server:
@@ -418,12 +418,12 @@ def test_status_shows_states_zones_and_moves():
     nodes[1] |= {"state": "draining", "zone": "b", "up": False}
     groups = json.loads(view()[2])["groups"]
     groups[1]["goal"] = [2, 3, 4]
-    with scripted(view(nodes=nodes, groups=groups, balancing=True)) as server:
+    with scripted(view(nodes=nodes, groups=groups, rebalancing=True)) as server:
         shown = run("status", "--groups", "--server", server.url).output
-    assert "draining, away" in shown, "a server of a release before this one"
+    assert "draining, down" in shown, "a server of a release before this one"
     nodes[1] |= {"condition": "drained"}
     with scripted(view(nodes=nodes)) as server:
-        assert "drained, away" in run("status", "--server", server.url).output
+        assert "drained, down" in run("status", "--server", server.url).output
     assert "moving: group 1 from node 1 to node 4" in shown and "being spread" in shown
     assert shown.splitlines()[0].split()[:4] == ["node", "http", "zone", "state"]
 

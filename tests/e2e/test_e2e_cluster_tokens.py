@@ -20,8 +20,8 @@ def status(cluster: DevCluster, number: int, token: str) -> int:
         return 0
 
 
-def health(cluster: DevCluster) -> str:
-    return polynya("cluster", "health", server=cluster.urls[1]).out
+def health(cluster: DevCluster, **variables: str) -> str:
+    return polynya("cluster", "health", server=cluster.urls[1], **variables).out
 
 
 def test_a_token_made_and_revoked_at_one_node_holds_at_all(tmp_path: Path) -> None:
@@ -33,7 +33,10 @@ def test_a_token_made_and_revoked_at_one_node_holds_at_all(tmp_path: Path) -> No
         assert ask_once("GET", f"{cluster.urls[0]}/v1/cluster")[0] == 401
         wait_until(lambda: health(cluster) == "healthy\n", what="health, which anybody may ask for")
         cluster.kill(3)
-        wait_until(lambda: "node 3 does not answer" in health(cluster) and "no leader" not in health(cluster), what="node 3 to be missed")
+        wait_until(
+            lambda: "node 3 does not answer" in (told := health(cluster, POLYNYA_TOKEN=root)) and "no leader" not in told,
+            what="node 3 to be missed",
+        )
         made = run("token", "create", "shop", "--allow", "read", "--server", cluster.urls[1], server=cluster.urls[1], POLYNYA_TOKEN=root)
         assert made.code == 0, made.err
         shop = made.out.strip()

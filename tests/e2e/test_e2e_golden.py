@@ -17,7 +17,7 @@ from product import polynya
 
 pytestmark = pytest.mark.process
 GOLDEN = Path(__file__).parent / "golden"
-OF_THE_MOMENT = {"request_id", "behind_seconds", "root", "jwks_url"}  # in bodies
+OF_THE_MOMENT = {"message", "request_id", "behind_seconds", "root", "jwks_url"}  # in bodies
 
 
 @pytest.mark.parametrize("name", ["fa8b175", "a3f3ec6"])

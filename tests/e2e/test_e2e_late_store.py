@@ -85,7 +85,7 @@ def fill(world: World) -> None:
 def check_without(world: World) -> None:
     """What is served, and what is said, while the store is away."""
     ready = world.ask("GET", "/readyz")
-    assert ready.status == 200 and ready.body.startswith(b"[!] core 0 object store: it has not answered since the start")
+    assert ready.status == 200 and ready.body.startswith(b"[!] core 0 object store: no response since the start")
     health = world.ask("GET", "/health")
     assert health.status == 200 and json.loads(health.body)["status"] == "warn"
     assert [each["core"] for each in json.loads(health.body)["warnings"]] == [0, 1]

@@ -131,7 +131,7 @@ def test_a_bucket_has_a_retention() -> None:
         assert (of_stream["age_seconds"], of_stream["from"]) == (60, "bucket")
         assert (await world.ask("DELETE", url)).status == 204
         assert json.loads((await world.ask("GET", url)).body) == {"age_seconds": None, "bytes": None, "from": None}
-        assert (await world.ask("PUT", f"{PATH}/x/retention", b"{}")).error == "INVALID_NAME"
+        assert (await world.ask("PUT", f"{PATH}/X/retention", b"{}")).error == "INVALID_NAME"
         assert (await world.ask("PUT", f"{PATH}/docs/other", b"{}")).error == "NO_ROUTE"
         assert (await world.ask("POST", PATH, b"{}")).error == "METHOD_NOT_ALLOWED"
 

@@ -53,7 +53,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         modules = {f"polynya/{path.relative_to(ROOT / 'src/polynya').as_posix()}" for path in (ROOT / "src/polynya").rglob("*.py")}
         assert modules <= set(names)
         assert "polynya/py.typed" in names
-        assert {f"polynya/service/subscriptions/iana/{name}" for name in REGISTRIES} <= set(names)
+        assert {f"polynya/subscriptions/iana/{name}" for name in REGISTRIES} <= set(names)
         assert packed.read(f"{info}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
         assert "polynya = polynya.cli:main" in packed.read(f"{info}/entry_points.txt").decode()
         about = Parser().parsestr(packed.read(f"{info}/METADATA").decode())

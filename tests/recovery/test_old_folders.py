@@ -110,6 +110,6 @@ def test_snapshots_without_the_journal_that_they_were_written_beside_are_refused
         if path.suffix == ".journal":
             del disk.files[path]
     before = sorted(disk.files)
-    with pytest.raises(CorruptData, match="the journal in /core-0/journal is gone"):
+    with pytest.raises(CorruptData, match="the journal in /core-0/journal is missing"):
         opened(disk, which)
     assert sorted(disk.files) == before

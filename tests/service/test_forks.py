@@ -430,7 +430,7 @@ def test_a_source_that_changes_while_its_fork_point_is_looked_for(then: str) -> 
 
         world.service.read, world.service.call = read_late, call_late  # type: ignore[method-assign]
         if then == "anew":
-            with pytest.raises(Unavailable, match="anew"):
+            with pytest.raises(Unavailable, match="recreated"):
                 await world.fork(CHILD, SOURCE, (2, 6))
             world.service.read, world.service.call = read, call  # type: ignore[method-assign]
             assert (await world.fork(CHILD, SOURCE, (2, 18))).code == Code.CREATED
