@@ -88,10 +88,11 @@ def test_its_time_is_bounded() -> None:
     play(story, timeout=0.5)
 
 
+@pytest.mark.parametrize("code", [-14, 127], ids=["signal", "no memory to link"])
 @pytest.mark.parametrize("out", [b"", b'{"kind":"answer","rows":[[1'])
-def test_a_signal_while_it_writes_is_told_as_its_time(out: bytes) -> None:
+def test_an_end_while_it_writes_is_told_as_its_time(out: bytes, code: int) -> None:
     with pytest.raises(Failure) as told:
-        SqlWorker(Config())._settled(-14, out, b"")
+        SqlWorker(Config())._settled(code, out, b"")
     assert told.value.code == "QUESTION_TOO_LARGE"
 
 

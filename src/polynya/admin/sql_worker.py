@@ -23,6 +23,7 @@ MODULE = "polynya.lakehouse.sql_process"
 KEPT = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "HOME", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR")  # what an interpreter needs to start
 GRACE_SECONDS = 5.0  # for the start of the interpreter and its report
 STDERR_BYTES = 2000
+NO_MEMORY_TO_LINK = 127  # exit status of the dynamic linker when a lazily bound library does not fit into memory
 
 
 class SqlWorker:
@@ -95,7 +96,7 @@ class SqlWorker:
             told: dict[str, Any] = msgspec.json.decode(out)
             kind = told.pop("kind")
         except (msgspec.DecodeError, KeyError, AttributeError):
-            if code < 0:  # killed by a signal, maybe mid-write: timeout or out of memory
+            if code < 0 or code == NO_MEMORY_TO_LINK:  # maybe mid-write: timeout or out of memory
                 raise _too_long(self._config.sql.timeout) from None
             raise RuntimeError(f"the SQL process exited with {code}: {err.decode(errors='replace')}") from None
         if kind == "refused":
