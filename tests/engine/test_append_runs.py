@@ -6,13 +6,28 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 from google_crc32c import value as crc32c
+from worlds.stream import kafka_batch, kafka_producer
 
-from polynya.engine.snapshots.transfer import payload_at
+from polynya.base.errors import CorruptData
+from polynya.engine.snapshots.transfer import PayloadReader, payload_at
 from polynya.engine.standalone import StandaloneEngine
 from polynya.engine.storage import Storage, open_storage
-from polynya.stream.commands import BUNDLE_BYTES, BUNDLE_COMMANDS_MAX, Append, Batch, Command, Create, Delete, Encoding, Producer
+from polynya.stream.commands import (
+    BUNDLE_BYTES,
+    BUNDLE_COMMANDS_MAX,
+    Append,
+    Batch,
+    Command,
+    Create,
+    Delete,
+    Encoding,
+    Produce,
+    Producer,
+)
 from polynya.stream.replies import Code
+from polynya.wal import Journal, JournalEntry
 
 GROUP = 1
 
@@ -79,6 +94,58 @@ def test_an_entry_has_so_many_commands_and_bytes_at_most(tmp_path: Path) -> None
         large = await turn(core, [append("a", begin + number, b"x" * (BUNDLE_BYTES // 3)) for number in range(4)])
         assert storage.shard.groups[GROUP].applied_index == 3 + 2
         assert {reply.code for reply in (*many, *large)} == {Code.OK} and large[-1].record == begin + 4
+        core.close()
+        storage.journal.close()
+
+    asyncio.run(run())
+
+
+def test_kafka_batches_share_an_entry_with_appends_and_are_read_back(tmp_path: Path) -> None:
+    async def run() -> None:
+        storage = opened(tmp_path)
+        core = StandaloneEngine(storage.shard, storage.journal, fatal=lambda error: None)
+        await core.call(GROUP, Create("test/a", 1, "text/plain", Encoding.BYTES))
+        produced = [Produce("test/a", 5, kafka_batch(3, b"k" * 100_000), kafka_producer(7, 0, 3 * at, 3)) for at in range(3)]
+        replies = await turn(core, [append("a", 0, b"one"), *produced, produced[1]])
+        assert [(reply.code, reply.first_record) for reply in replies] == [(0, 0), (0, 1), (0, 4), (0, 7), (Code.DUPLICATE, 4)]
+        assert storage.shard.groups[GROUP].applied_index == 1 + 1
+        await turn(core, [produced[0], append("a", 1, b"two")])
+        before = storage.shard.groups[GROUP].machine.snapshot()
+        core.close()
+        storage.journal.close()
+
+        again = opened(tmp_path)
+        machine = again.shard.groups[GROUP].machine
+        assert machine.snapshot() == before
+        batches = machine.streams["test/a"].hot or []
+        read = PayloadReader(again.journal)
+        assert [read(batch.place, 1) for batch in reversed(batches)] == [batch.payload for batch in reversed(batches)]
+        with pytest.raises(CorruptData):
+            read(batches[0].place + 5, 1)
+        again.journal.close()
+
+    asyncio.run(run())
+
+
+def test_an_entry_is_read_once_for_all_of_its_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        storage = opened(tmp_path)
+        core = StandaloneEngine(storage.shard, storage.journal, fatal=lambda error: None)
+        await core.call(GROUP, Create("test/a", 1, "text/plain", Encoding.BYTES))
+        await turn(core, [append("a", number, b"%d" % number) for number in range(5)])
+        await turn(core, [append("a", number, b"%d" % number) for number in range(5, 8)])
+        batches = storage.shard.groups[GROUP].machine.streams["test/a"].hot or []
+        places: list[int] = []
+        sound = Journal.read_entry
+
+        def counted(journal: Journal, place: int, *, within: int = 1) -> JournalEntry:
+            places.append(place)
+            return sound(journal, place, within=within)
+
+        monkeypatch.setattr(Journal, "read_entry", counted)
+        read = PayloadReader(storage.journal)
+        assert [read(batch.place, 1) for batch in batches] == [b"%d" % number for number in range(8)]
+        assert places == [batches[0].place, batches[5].place]
         core.close()
         storage.journal.close()
 

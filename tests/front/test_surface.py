@@ -322,11 +322,12 @@ def test_a_port_without_streams() -> None:
 def test_every_refusal_has_a_code_and_every_code_a_meaning() -> None:
     elsewhere = {
         Code.ACTIVE,
+        Code.DUPLICATE_SEQUENCE,
         Code.FENCED,
         Code.HELD,
         Code.TOO_MANY,
         Code.REFUSED,
-    }  # internal, and answered by subscriptions and by the cluster
+    }  # internal, and answered by subscriptions, by the cluster and to Kafka
     assert {code for code in Code if code >= Code.NOT_FOUND} - elsewhere == set(REFUSALS)
     assert set(REFUSALS.values()) <= set(ERRORS)
     assert all(error.message and error.outcome in ("refused", "unknown") for error in ERRORS.values())

@@ -8,6 +8,7 @@ import pytest
 from sim.cluster import Node, World
 from sim.loop import run_simulated
 from worlds.service import raw_batch
+from worlds.stream import kafka_batch
 
 from polynya.base.errors import Unavailable
 from polynya.base.limits import APPEND_BYTES_MAX, CONTENT_TYPE_BYTES_MAX, PATH_BYTES_MAX, PRODUCER_ID_BYTES_MAX, STREAM_SEQ_BYTES_MAX
@@ -15,7 +16,19 @@ from polynya.raft import Append as AppendMessage
 from polynya.raft import Entry, encode_message
 from polynya.replica.log import ENTRY_BYTES_MAX, count_of, decode_command, decode_part, encode_bundle, encode_command
 from polynya.replica.member import BUNDLE_BYTES, Bundled, Proposal, bundled, parts_of
-from polynya.stream.commands import BUNDLE_COMMANDS_MAX, Append, Batch, Bundle, Command, Delete, Producer
+from polynya.stream.commands import (
+    BUNDLE_COMMANDS_MAX,
+    PRODUCE_BUNDLE_BYTES,
+    Append,
+    Batch,
+    Bundle,
+    Command,
+    Create,
+    Delete,
+    Encoding,
+    Produce,
+    Producer,
+)
 from polynya.stream.replies import Code
 from polynya.transport.link import FRAME_BYTES_MAX
 from polynya.wire.json_records import RECORDS_PER_APPEND_MAX
@@ -97,7 +110,7 @@ async def _story() -> None:
     world = World(seed=1)
     await world.start()
     group = world.group_of(A)
-    await world.wait(lambda: all(node.core.shard.groups[group].machine.level == 2 for node in world.alive()))
+    await world.wait(lambda: all(node.core.shard.groups[group].machine.level >= 2 for node in world.alive()))
     leader = world.leader(group)
     assert leader is not None
     await leader.create(A)
@@ -120,3 +133,33 @@ async def _story() -> None:
     await world.wait_equal()
     assert await lost.read(A) == expected
     await world.stop()
+
+
+def test_kafka_batches_fill_larger_entries() -> None:
+    def produce(size: int) -> Proposal:
+        return proposal(Produce(A, 1, kafka_batch(3, b"k" * size)))
+
+    size = PRODUCE_BUNDLE_BYTES // 3
+    queue: list[Entry] = [proposal(append_of(1)), produce(size), produce(size), produce(size), proposal(append_of(2)), produce(4)]
+    entries = bundled(queue)
+    assert [len(parts_of(entry)) for entry in entries] == [3, 1, 2], "an append joins no large entry"
+    assert [part for entry in entries for part in parts_of(entry)] == queue, "in their order"
+    assert isinstance(decode_command(entries[0].payload), Bundle)
+
+
+def test_a_produce_waits_for_the_level_also_inside_of_a_bundle() -> None:
+    async def story() -> None:
+        world = World()
+        world.release = 2
+        await world.start()
+        leader = world.leader(world.group_of(A))
+        assert leader is not None
+        await leader.create(A)
+        produce = Produce(A, 1, kafka_batch(3))
+        for command in (produce, Bundle([append_of(0), produce]), Create("test/k", 1, "", Encoding.KAFKA)):
+            with pytest.raises(Unavailable, match="Finish the upgrade"):
+                await leader.core.call(world.group_of(A), command)
+        assert (await leader.append(A, b"x")).record == 1
+        await world.stop()
+
+    run_simulated(story())

@@ -15,6 +15,8 @@ import msgspec
 from sim.chaos import run_episode
 from sim.code_edits import Stale, edited_function
 from sim.disk import SimDisk
+from sim.kafka import run_kafka
+from sim.kafka_mutants import KAFKA, KAFKA_CAUGHT_BY
 from sim.knobs import Knobs
 from sim.moves import run_moves
 from sim.mutant_runs import TESTS, check_fault, failing_test, serve, watched
@@ -356,7 +358,7 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim/strea
     # … and object stores that do not tell what they did
     "what a put without an answer brought is another's": (taking, "put_again", lambda store, key, parts: store.put(key, parts)),
 }
-MUTANTS |= LIVED
+MUTANTS |= LIVED | KAFKA
 NOTICED: dict[str, tuple[Any, str, Any]] = {  # by a test (`STORIES`), where a seed rarely comes upon them
     "data goes by the map alone": (PlacementReconciler, "_drop", _by_the_map_alone),
     "what was dropped is found again": (Recovery, "dropped", _dropped_is_not_noticed),
@@ -508,6 +510,7 @@ RUN: dict[str, Callable[..., object]] = {
     "swarm": run_swarm,
     "moves": run_moves,
     "planned": run_planned,
+    "kafka": run_kafka,
 }
 TRIED = ("plain", "swarm", "moves")
 SEEDS = 40  # of each kind
@@ -547,7 +550,7 @@ CAUGHT_BY = {  # a world, and a seed with the usual bounds or its own, that are 
     "pins that are not confirmed pin nothing": ("swarm", Knobs.draw(18)),
     "what is together in one zone stays so": ("planned", Knobs.draw(1)),
     "what a put without an answer brought is another's": ("swarm", Knobs.draw(8)),
-}
+} | KAFKA_CAUGHT_BY
 
 
 def caught(name: str) -> str:

@@ -17,6 +17,7 @@ from time import perf_counter
 import msgspec
 from sim.chaos import Episode
 from sim.copies import Copies
+from sim.kafka import KafkaEpisode
 from sim.moves import Moves
 from sim.planned import Planned
 from sim.readers import Readers
@@ -74,6 +75,7 @@ def main() -> int:
     parser.add_argument("--returns", action="store_true", help="groups move, and nodes lose their disks and come back under their numbers")
     parser.add_argument("--copies", action="store_true", help="older images of disks are put back")
     parser.add_argument("--planned", action="store_true", help="the product's planner moves groups, while nodes come, are removed and lost")
+    parser.add_argument("--kafka", action="store_true", help="Kafka's producers in the plain world")
     parser.add_argument("--mishaps", type=int, default=25, help="in each episode, before all heals")
     parser.add_argument("--plain", action="store_true", help="the same world for all: three nodes, no object store")
     parser.add_argument("--no-shrink", action="store_true", help="a seed that fails is not made small")
@@ -97,7 +99,7 @@ def main() -> int:
 
 def _flag(options: argparse.Namespace) -> str:
     """Of the kinds that are no swarm."""
-    return next((name for name in ("readers", "returns", "moves", "copies", "planned") if getattr(options, name)), "")
+    return next((name for name in ("readers", "returns", "moves", "copies", "planned", "kafka") if getattr(options, name)), "")
 
 
 def _alone(seed: int, options: argparse.Namespace, totals: Totals) -> Totals:
@@ -124,7 +126,7 @@ def _alone(seed: int, options: argparse.Namespace, totals: Totals) -> Totals:
 
 def _run(seed: int, options: argparse.Namespace, totals: Totals) -> None:
     flag = _flag(options)
-    kind = {"readers": Readers, "returns": Returns, "moves": Moves, "copies": Copies, "planned": Planned}.get(
+    kind = {"readers": Readers, "returns": Returns, "moves": Moves, "copies": Copies, "planned": Planned, "kafka": KafkaEpisode}.get(
         flag, Episode if options.plain else SwarmEpisode
     )
     episode = kind(seed, options.mishaps)

@@ -2,6 +2,7 @@
 
     at 1000                                   the log's time from here on
     create NAME [type=T] [json] [ttl=S] [expires=MS] [closed] [body=B] [producer=ID/EPOCH/SEQ] [seq=S] [fork=SOURCE attempt=A …]
+    produce NAME RECORDS [body=B] [producer=ID/EPOCH/FIRST] [uid=UID]; ids COUNT
     append NAME [RECORD …] [type=T] [producer=ID/EPOCH/SEQ] [seq=S] [close] [incarnation=UID]
     read NAME [from=TOKEN|start|now|@BYTE] [max=N] [whole]
     trim NAME at=TOKEN [NAME at=TOKEN]; retain NAME [age=S] [bytes=N] [none]; bucket NAME [age=S] [bytes=N] [none]
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stories.scripts import traced
-from worlds.stream import World, json_batch, position_of, raw_batch
+from worlds.stream import World, json_batch, kafka_batch, kafka_producer, position_of, raw_batch
 
 from polynya.stream.commands import (
     Acknowledge,
@@ -34,7 +35,9 @@ from polynya.stream.commands import (
     PackDeleted,
     PackWritten,
     PinSource,
+    Produce,
     Producer,
+    ProducerIds,
     PublishSlices,
     RefuseAttempt,
     ReleasePack,
@@ -54,6 +57,7 @@ from polynya.stream.read_plan import ReadRefused, Want
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.retention import cut_of, retention_of
 from polynya.stream.rules.tables import lag_of
+from polynya.stream.sense import fault_of
 from polynya.stream.state import index
 from polynya.stream.state.model import Stream
 
@@ -191,6 +195,20 @@ class _Story:
             incarnation=_uid(words.named["incarnation"]) if "incarnation" in words.named else 0,
         )
         return self.answer(self.world.apply(words.group, command))
+
+    def do_produce(self, words: _Words) -> list[str]:
+        records = int(words.plain[1])
+        producer = None
+        if "producer" in words.named:
+            producer = kafka_producer(*map(int, words.named["producer"].split("/")), records)
+        uid = _uid(words.named["uid"]) if "uid" in words.named else 0
+        batch = kafka_batch(records, _body(words.named.get("body", "")))
+        command = Produce(words.plain[0], self.now_ms, batch, producer, uid)
+        fault = fault_of(command)
+        return [fault] if fault else self.answer(self.world.apply(words.group, command))
+
+    def do_ids(self, words: _Words) -> list[str]:
+        return self.answer(self.world.apply(words.group, ProducerIds(int(words.plain[0]), self.now_ms)))
 
     def do_delete(self, words: _Words) -> list[str]:
         incarnation = _uid(words.named["incarnation"]) if "incarnation" in words.named else 0

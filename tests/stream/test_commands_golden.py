@@ -9,6 +9,7 @@ from polynya.stream.state.feature_level import level_of, tag_of
 
 BATCH = c.Batch(c.Encoding.JSON, 2, b"1,22,", 0xE3069283, bytes([2, 0, 0, 0, 3, 0, 0, 0]), 0, 0, 7)
 PRODUCER = c.Producer("p", 1, 2)
+KAFKA_BATCH = c.Batch(c.Encoding.KAFKA, 3, b"12345", 0xE3069283, flags=1, record_time_ms_max=7)
 FORK = c.Fork("ab" * 16, "docs/a", 1 << 48 | 7, 3, 9, "0000000000000003_0000000000000009", 0, 2, 1, 4)
 SLICE = c.ColdSlice(0, 0, 2, 5, "packs/20260101-00/1-ff", 24, 61, 0xE3069283, 8)
 CONFIG = c.SubscriptionConfig(1, "docs/*", ["docs/a"], "", "default/wake", 30000, "d")
@@ -34,6 +35,12 @@ GOLDEN: list[tuple[c.Command, str]] = [
         ),
     ),
     (c.Append("docs/a", 2, "", None, close=True), "9902a6646f63732f6102a0c0c0c0c300"),
+    (
+        c.Produce("kafka/t/0", 5, KAFKA_BATCH, c.Producer("4096", 2, 2**31 - 1, 1, 1), 7),
+        "9608a96b61666b612f742f3005980203c4053132333435cee3069283c40000010795a43430393602ce7fffffff010107",
+    ),
+    (c.Produce("kafka/t/0", 5, KAFKA_BATCH), "9608a96b61666b612f742f3005980203c4053132333435cee3069283c400000107c000"),
+    (c.ProducerIds(1000, 5), "9309cd03e805"),
     (c.Delete("docs/a", 3, 7), "9403a6646f63732f610307"),
     (c.Expire("docs/a", 7, 2, 4), "9504a6646f63732f61070204"),
     (c.Touch([(7, 3), (8, 4)], 5), "93059292070392080405"),
@@ -112,6 +119,10 @@ GOLDEN: list[tuple[c.Command, str]] = [
         c.Bundle([c.Append("a", 2, "t", BATCH), c.Append("b", 3, "", None, close=True)]),
         "9263929902a16102a174980102c405312c32322ccee3069283c4080200000003000000000007c0c0c2009902a16203a0c0c0c0c300",
     ),
+    (
+        c.Bundle([c.Append("b", 3, "", None, close=True), c.Produce("a", 2, KAFKA_BATCH)]),
+        "9263929902a16203a0c0c0c0c3009608a16102980203c4053132333435cee3069283c400000107c000",
+    ),
 ]
 
 
@@ -157,5 +168,5 @@ def test_levels_are_those_of_commands() -> None:
     """By tag, so that a class can be renamed."""
     kinds = c.Command.__subclasses__()
     raised = {kind: level_of(kind) for kind in kinds if level_of(kind) > 1}
-    assert raised == {c.Evict: 2, c.Return: 2, c.ReaderAdd: 2, c.NodePromote: 2, c.Bundle: 2}
+    assert raised == {c.Evict: 2, c.Return: 2, c.ReaderAdd: 2, c.NodePromote: 2, c.Bundle: 2, c.Produce: 3, c.ProducerIds: 3}
     assert {tag_of(kind) for kind in kinds} >= LEVELS.keys()

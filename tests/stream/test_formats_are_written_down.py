@@ -56,6 +56,7 @@ def test_part_is_in_the_page(kind: type) -> None:
         model.Pin,
         model.TableClaim,
         model.StreamExtras,
+        model.KafkaState,
         model.Evicted,
         model.PackReference,
         model.Pack,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from google_crc32c import value as crc32c
 
-from polynya.stream.commands import Batch, ColdSlice, Command, Encoding, Evict, Return
+from polynya.stream.commands import Batch, ColdSlice, Command, Encoding, Evict, Producer, Return
 from polynya.stream.machine import Machine
 from polynya.stream.read_plan import AT_BYTE, ColdPiece, HotPiece, ReadPlan, ReadRefused, Want, cut
 from polynya.stream.replies import Reply
@@ -25,6 +25,17 @@ Page = tuple[bytes, tuple[int, int], tuple[int, int]]  # payload, begin, end
 
 def raw_batch(payload: bytes) -> Batch:
     return Batch(Encoding.BYTES, 1, payload, crc32c(payload))
+
+
+def kafka_batch(records: int, payload: bytes = b"") -> Batch:
+    """Opaque bytes that stand for a record batch."""
+    payload = payload or b"k" * (10 * records)
+    return Batch(Encoding.KAFKA, records, payload, crc32c(payload))
+
+
+def kafka_producer(number: int, epoch: int, sequence: int, records: int) -> Producer:
+    """The producer of a batch that begins with this sequence."""
+    return Producer(str(number), epoch, sequence, (sequence + records - 1) % 2**31, 1)
 
 
 def json_batch(*records: bytes) -> Batch:

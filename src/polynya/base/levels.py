@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from polynya.base.errors import ConfigError
 
-LEVEL = 2  # the highest level of this release; 1 is that of the first release with clusters
+LEVEL = 3  # the highest level of this release; 1 is that of the first release with clusters
 LEVELS: dict[int, int] = {  # command tag -> the level that a group must have before the command is logged
+    8: 3,  # Produce
+    9: 3,  # ProducerIds
     35: 2,  # Evict
     36: 2,  # Return
     91: 2,  # ReaderAdd

@@ -49,7 +49,7 @@ from polynya.replica.member import Member, Proposal, bundled, parts_of
 from polynya.stream.commands import Append, Bundle, Command, PublishSlices, ReplaceSlices
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
-from polynya.stream.state.feature_level import level_of
+from polynya.stream.state.feature_level import level_for, level_of
 from polynya.stream.state.model import HotBatch
 
 READ_SECONDS = 2.5  # timeout of a linearizable read
@@ -202,8 +202,7 @@ class ReplicatedEngine:
             return Unavailable("the log is behind: too many bytes are in flight; retry")
         if self._writes.full:
             return Reply(Code.DISK_FULL)
-        kind = type(command)
-        if kind is not Append and level_of(kind) > member.group.machine.level:  # older nodes cannot decode it
+        if type(command) is not Append and level_for(command) > member.group.machine.level:  # older nodes cannot decode it
             return Unavailable("this command needs a newer feature level; some nodes run an older release. Finish the upgrade")
         if isinstance(command, PublishSlices | ReplaceSlices) and command.term != member.raft.term:  # planned in an older term
             return Unavailable("this job was planned in an older term; it will be planned again")

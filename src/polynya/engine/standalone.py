@@ -19,7 +19,7 @@ from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
 from polynya.engine.turn_ends import TurnEnds, journal_failed
 from polynya.replica import AppendRun, PendingEntry, Shard
 from polynya.replica.log import encode_command, encode_proposal
-from polynya.stream.commands import BUNDLE_BYTES, BUNDLE_COMMANDS_MAX, Append, Batch, Command
+from polynya.stream.commands import BUNDLE_BYTES, BUNDLE_COMMANDS_MAX, PRODUCE_BUNDLE_BYTES, Append, Batch, Command, Produce
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.state.model import HotBatch
 from polynya.system.disk_pace import DiskPace
@@ -95,8 +95,10 @@ class StandaloneEngine:
         size = len(payload)
         self.inflight_bytes += size
         run = self._runs.get(group)
-        if run is not None and type(command) is Append and run.size + size <= BUNDLE_BYTES and len(run.tokens) < BUNDLE_COMMANDS_MAX:
-            run.commands.append(command)
+        kind = type(command)
+        room = BUNDLE_BYTES if kind is Append else PRODUCE_BUNDLE_BYTES if kind is Produce else 0
+        if run is not None and run.size + size <= room and len(run.tokens) < BUNDLE_COMMANDS_MAX:
+            run.commands.append(cast("Append | Produce", command))
             run.payloads.append(payload)
             run.tokens.append(done)
             run.size += size
@@ -107,7 +109,7 @@ class StandaloneEngine:
 
     def _add(self, group: int, command: Command, payload: bytes, done: Done) -> None:
         """Add a separate entry, which later appends may join."""
-        if type(command) is Append:
+        if isinstance(command, Append | Produce):
             entry: PendingEntry = AppendRun(
                 group, command, payload, None, commands=[command], payloads=[payload], tokens=[done], size=len(payload)
             )

@@ -15,7 +15,7 @@ from polynya.engine.journal_writer import FORGETFUL, hard_state_of
 from polynya.engine.membership import Membership
 from polynya.engine.snapshots.chain import SnapshotChain, hot_bytes_of
 from polynya.engine.snapshots.merge_process import merge
-from polynya.engine.snapshots.transfer import payload_at
+from polynya.engine.snapshots.transfer import PayloadReader
 from polynya.engine.standalone import KIND_COPY
 from polynya.raft import Configuration, Entry, HardState, Recovery, RestoredMember, decode_configuration
 from polynya.raft import EntryKind as RaftKind
@@ -107,7 +107,7 @@ def _restore(storage: Storage, number: int, groups: int, links: list[SnapshotLin
         return
     journal = storage.journal
 
-    machine = Machine.restore(merge(storage.snapshots.chain(number)), lambda place, uid: payload_at(journal, place, uid))
+    machine = Machine.restore(merge(storage.snapshots.chain(number)), PayloadReader(journal))
     storage.shard.groups[number] = Group(number, machine, term=links[-1].term, index=links[-1].index)
     storage.chains[number] = SnapshotChain(tuple(links), machine.needed_places(), hot_bytes_of(machine))
     storage.log_ms = max(storage.log_ms, machine.log_ms)

@@ -12,7 +12,7 @@ import msgspec
 from polynya.raft import Entry, Raft, Role
 from polynya.replica.log import encode_bundle
 from polynya.replica.shard import Group
-from polynya.stream.commands import BUNDLE_BYTES, BUNDLE_COMMANDS_MAX, Append, Command
+from polynya.stream.commands import BUNDLE_BYTES, BUNDLE_COMMANDS_MAX, PRODUCE_BUNDLE_BYTES, Append, Command, Produce
 
 
 class Proposal(Entry, gc=False):
@@ -49,8 +49,10 @@ def bundled(queue: list[Entry]) -> list[Entry]:
     size = 0
     for entry in queue:
         length = len(entry.payload)
-        fits = type(entry) is Proposal and type(entry.command) is Append and length <= BUNDLE_BYTES
-        if run and not (fits and size + length <= BUNDLE_BYTES and len(run) < BUNDLE_COMMANDS_MAX):
+        kind = type(entry.command) if isinstance(entry, Proposal) else None
+        room = BUNDLE_BYTES if kind is Append else PRODUCE_BUNDLE_BYTES if kind is Produce else 0
+        fits = 0 < length <= room
+        if run and not (size + length <= room and len(run) < BUNDLE_COMMANDS_MAX):
             found.append(_joined(run))
             run, size = [], 0
         if fits:

@@ -9,7 +9,7 @@ import msgspec
 
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.replica.log import decode_command, encode_bundle
-from polynya.stream.commands import Append, Bundle, Command
+from polynya.stream.commands import Append, Bundle, Command, Produce
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply
 
@@ -30,7 +30,7 @@ class AppendRun(PendingEntry, gc=False):
     """Appends of one turn and group that form one entry, each with its own reply. Command and payload are the first append's until
     `join` combines them at the start of the turn."""
 
-    commands: list[Append] = msgspec.field(default_factory=list)
+    commands: list[Append | Produce] = msgspec.field(default_factory=list)
     payloads: list[bytes] = msgspec.field(default_factory=list)
     tokens: list[Any] = msgspec.field(default_factory=list)
     size: int = 0  # bytes of `payloads`

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -10,6 +10,9 @@ import msgspec
 from polynya.stream.commands import Command, Retention
 from polynya.stream.replies import Reply
 from polynya.stream.state.model import Stream
+
+DoneAll = Callable[[Sequence[Reply | BaseException]], None]
+"""Called once with the outcomes of several commands, in their order."""
 
 
 class Facts(msgspec.Struct, gc=False, array_like=True, tag=1):
@@ -186,6 +189,15 @@ class Service(Protocol):
     def propose(self, name: str, command: Command, done: Callable[[Reply | BaseException], None]) -> None:
         """Propose a command of this stream to its group's log. `done` runs on the loop with the reply, Unavailable (not applied) or
         OutcomeUnknown. A refusal that needs no log entry may call `done` before this returns."""
+        ...
+
+    def group_of(self, name: str) -> int:
+        """Return the group of a stream."""
+        ...
+
+    def propose_all(self, group: int, commands: Sequence[Command], done_all: DoneAll) -> None:
+        """Propose commands of streams of one group, in this order. `done_all` runs once, with the outcome of each as `propose` gives it;
+        an error of encoding is an outcome too."""
         ...
 
     def read_nowait(self, query: ReadQuery) -> Page | Refusal | None:

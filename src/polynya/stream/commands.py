@@ -6,87 +6,21 @@ streams, 20-29 across groups, 30-39 object tier, 40-59 subscriptions, 60-79 tabl
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
 
-Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+from polynya.base.limits import KIB, MIB
+from polynya.stream.parts import Batch, ColdSlice, Encoding, Fork, Producer, Retention
+
+__all__ = ["Batch", "ColdSlice", "Encoding", "Fork", "Producer", "Retention"]  # parts of the commands below
 
 
 class Command(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The common base of all commands."""
 
 
+BUNDLE_BYTES = 64 * KIB  # of the appends in one entry: reading back one batch reads them all
+PRODUCE_BUNDLE_BYTES = 1 * MIB  # of an entry with Kafka batches, which are larger: fewer entries cost less
 BUNDLE_COMMANDS_MAX = 64  # fewer than the bytes of any journal entry, so places within one entry never reach the next entry
-BUNDLE_BYTES = 64 * 1024  # of the commands in one entry: reading back one batch reads them all
-
-
-class Encoding:
-    """The layout of a batch's payload. A stream has one encoding in this version."""
-
-    BYTES = 0  # the payload is one record: the POST body
-    JSON = 1  # each record's exact bytes, then one comma; a record's length includes its comma
-    KAFKA = 2  # a Kafka record batch v2; reserved
-
-
-class Batch(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The stored form of one append. `lengths` is empty for a single record, else packed little-endian u32."""
-
-    encoding: int
-    records: Count
-    payload: bytes
-    crc: int  # CRC-32C of the payload
-    lengths: bytes = b""  # byte length of each record, separator included
-    compression: int = 0
-    flags: int = 0  # 1 transactional, 2 control
-    record_time_ms_max: int = 0  # 0: use the append time
-
-
-class Producer(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The producer of an append, for exactly-once delivery. `kind` 0 is HTTP, 1 Kafka."""
-
-    id: str
-    epoch: Natural
-    sequence: Natural
-    sequence_last: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)] = -1  # -1: the same as `sequence`
-    kind: int = 0
-
-
-class Retention(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The records of a stream to keep: younger than `age_seconds`, and the newest `bytes`. None: no bound."""
-
-    age_seconds: int | None = None
-    bytes: int | None = None
-
-
-class Fork(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The fork point: the fork inherits the source's records before `record`. Part of `Create`, as resolved by the coordinator."""
-
-    attempt: str  # 128 random bits in hex: the idempotency key of this fork's two-group protocol
-    source_name: str
-    source_uid: int
-    record: int
-    byte: int
-    requested_offset: str = ""  # as the client sent it, normalized; compared to detect "same configuration"
-    requested_sub_offset: int = 0
-    depth: int = 1
-    first_record: int = 0  # the source's first kept boundary at pin time, at most the fork point
-    first_byte: int = 0
-
-
-class ColdSlice(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A contiguous run of batches in a pack: one entry of the stream's index."""
-
-    record: int
-    byte: int
-    records: int
-    length: int  # bytes of payload: the span in stream positions
-    pack: str  # object key
-    offset: int  # of the slice in the object
-    stored: int  # bytes of the slice in the object, header included
-    crc: int  # CRC-32C of those bytes
-    time_ms: int = 0  # append time of the first batch; 0: unknown
 
 
 class Create(Command, tag=1, frozen=True):
@@ -161,6 +95,23 @@ class SetRetention(Command, tag=7, frozen=True, gc=False):
     retention: Retention | None
     now_ms: int
     uid: int = 0
+
+
+class Produce(Command, tag=8, frozen=True):
+    """Append one Kafka record batch to a stream, by Kafka's rules for producers. Level 3."""
+
+    name: str
+    now_ms: int
+    batch: Batch
+    producer: Producer | None = None  # of kind 1; None: not idempotent
+    uid: int = 0  # precondition: the stream's uid; 0: none
+
+
+class ProducerIds(Command, tag=9, frozen=True):
+    """Allot `count` Kafka producer ids that were never allotted before. Detail: the first. Level 3."""
+
+    count: int
+    now_ms: int
 
 
 class PinSource(Command, tag=20, frozen=True):
@@ -543,9 +494,9 @@ class NodePromote(Command, tag=92, frozen=True, gc=False):
 
 class Bundle(Command, tag=99, frozen=True, gc=False):
     """Appends of one turn in one log entry, at most `BUNDLE_COMMANDS_MAX`. Each is judged and answered as if it were alone, in order. A
-    batch's place is the entry's place plus its number here. The reply's detail has the replies."""
+    batch's place is the entry's place plus its number here. The reply's detail has the replies. Level 3 with a `Produce`."""
 
-    commands: list[Append]
+    commands: list[Append | Produce]
 
 
 AnyCommand = (
@@ -556,6 +507,8 @@ AnyCommand = (
     | Touch
     | Trim
     | SetRetention
+    | Produce
+    | ProducerIds
     | PinSource
     | ConfirmPin
     | Unpin

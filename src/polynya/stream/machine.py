@@ -22,6 +22,8 @@ from polynya.stream.commands import (
     PackDeleted,
     PackWritten,
     PinSource,
+    Produce,
+    ProducerIds,
     PublishSlices,
     RefuseAttempt,
     ReleasePack,
@@ -39,7 +41,18 @@ from polynya.stream.commands import (
 )
 from polynya.stream.read_plan import ReadPlan, ReadRefused
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules import eviction, forks, lifetimes, meta, publishing, retention, tables, trimming, writes
+from polynya.stream.rules import (
+    eviction,
+    forks,
+    kafka_writes,
+    lifetimes,
+    meta,
+    publishing,
+    retention,
+    tables,
+    trimming,
+    writes,
+)
 from polynya.stream.snapshots import encode as snapshots
 from polynya.stream.state import feature_level
 from polynya.stream.state.changes import Changes
@@ -88,6 +101,7 @@ class Machine:
         self.uid_counter = 0
         self.message_counter = 0
         self.pack_counter = 0
+        self.producer_id_counter = 0  # Kafka producer ids that this group has allotted
         self.log_ms = 0  # the largest applied log time; refused commands count too
         self.changes = Changes()
         self._room = 0  # spare dict slots that `streams` may have allocated beyond its entries
@@ -239,10 +253,23 @@ def _remember(known: dict[str, None], key: str) -> bool:
     return True
 
 
+def _apply_bundle(machine: Machine, bundle: Bundle, place: int) -> Reply:
+    """Apply each append as if it were alone."""
+    replies, log_ms = [], machine.log_ms
+    for number, command in enumerate(bundle.commands, place):
+        apply = writes.apply_append if type(command) is Append else kafka_writes.apply_produce
+        replies.append(apply(machine, command, number))  # type: ignore[arg-type]
+        if command.now_ms > log_ms:
+            machine.log_ms = log_ms = command.now_ms
+    return Reply(Code.OK, detail=replies)
+
+
 _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     Create: writes.apply_create,
     Append: writes.apply_append,
-    Bundle: writes.apply_bundle,
+    Produce: kafka_writes.apply_produce,
+    ProducerIds: kafka_writes.apply_producer_ids,
+    Bundle: _apply_bundle,
     Delete: lifetimes.apply_delete,
     Expire: lifetimes.apply_expire,
     Touch: lifetimes.apply_touch,

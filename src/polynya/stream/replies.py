@@ -45,6 +45,7 @@ class Code(enum.IntEnum):
     REFUSED = 45  # the change does not fit the cluster map: `detail` says why
     EVICTED = 46  # the state of a stream is in the object store: `Return` it, then retry
     TOO_LARGE = 47  # more bytes than one append may have
+    DUPLICATE_SEQUENCE = 49  # a Kafka batch older than the kept receipts: applied before, at a record that is not known
     STREAM_FAULTED = 48  # the stream's data is damaged, and the stream is quarantined
 
 

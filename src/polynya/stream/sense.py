@@ -45,7 +45,9 @@ from polynya.stream.commands import (
     PinSource,
     PlaceGroup,
     Placement,
+    Produce,
     Producer,
+    ProducerIds,
     PublishSlices,
     ReaderAdd,
     RefuseAttempt,
@@ -81,13 +83,17 @@ _WORD: Span = (0, 2**32 - 1)
 _WIDE: Span = (0, 2**63 - 1)  # uids, which are never added to
 _ANY: Span = (-(2**63), 2**64 - 1)  # values that are only compared; a client may have sent them
 _FROM_TAIL: Span = (-3, 2**62)  # positions; special values are below 0
+PRODUCER_IDS_MAX = 1 << 20  # of one block
+KAFKA_SEQUENCE_MAX = 2**31 - 1
+_KAFKA_EPOCH_MAX = 2**15 - 1
+_KAFKA_ID_DIGITS = 19  # of a 63-bit number
 _TIME: Span = (0, TIME_MAX)
 _DATE: Span = (-(2**53), 2**53)  # dates, including those before 1970
 _AMOUNT: Span = (0, 2**53)  # amounts that the state sums up
 _GROUP: Span = (0, GROUPS_MAX)
 _NODE: Span = (0, 2**31)  # the cluster map's rules decide which numbers exist
 _REPLICAS: Span = (0, REPLICAS_MAX)
-_ENCODING: Span = (Encoding.BYTES, Encoding.JSON)
+_ENCODING: Span = (Encoding.BYTES, Encoding.KAFKA)
 
 # Allowed range of each integer field, by struct.
 SPANS: dict[type, dict[str, Span]] = {
@@ -122,6 +128,8 @@ SPANS: dict[type, dict[str, Span]] = {
     },
     Create: {"now_ms": _TIME, "encoding": _ENCODING, "ttl_seconds": _AMOUNT, "expires_at_ms": _DATE},
     Append: {"now_ms": _TIME, "incarnation": _WIDE},
+    Produce: {"now_ms": _TIME, "uid": _WIDE},
+    ProducerIds: {"count": (1, PRODUCER_IDS_MAX), "now_ms": _TIME},
     Delete: {"now_ms": _TIME, "incarnation": _WIDE},
     Expire: {"uid": _WIDE, "activity_ms": _TIME, "now_ms": _TIME},
     Touch: {"now_ms": _TIME},
@@ -243,13 +251,42 @@ def _first(values: Any) -> str:
 
 
 def _batch(batch: Batch) -> str:
+    if batch.encoding == Encoding.KAFKA:
+        return "a Kafka batch has record lengths or no payload" if batch.lengths or not batch.payload else ""
     if (batch.records == 1 and not batch.lengths) or _fits(batch):
         return ""
     return f"the record lengths of a batch do not match its {batch.records} records and {len(batch.payload)} bytes of payload"
 
 
+def _append(command: Append) -> str:
+    batch = command.batch
+    if batch is not None and batch.encoding == Encoding.KAFKA:
+        return "an Append has a Kafka batch; expected a Produce"
+    return _first((batch, command.producer))
+
+
+def _produce(command: Produce) -> str:
+    batch, producer = command.batch, command.producer
+    if batch.encoding != Encoding.KAFKA:
+        return f"a Produce has a batch of encoding {batch.encoding}; expected {Encoding.KAFKA}"
+    if producer is not None and not _counts(producer, batch.records):
+        return f"the Kafka producer {producer} does not match a batch of {batch.records} records"
+    return _first((batch, producer))
+
+
+def _counts(producer: Producer, records: int) -> bool:
+    """Report whether a Kafka producer's numbers are in range, and its sequences as many as the
+    records."""
+    first, last = producer.sequence, producer.sequence_last
+    if producer.kind != 1 or producer.epoch > _KAFKA_EPOCH_MAX or first > KAFKA_SEQUENCE_MAX:
+        return False
+    if not (producer.id.isascii() and producer.id.isdigit()) or len(producer.id) > _KAFKA_ID_DIGITS:
+        return False
+    return last == (first + records - 1) & KAFKA_SEQUENCE_MAX
+
+
 def _producer(producer: Producer) -> str:
-    if -1 < producer.sequence_last < producer.sequence:
+    if producer.kind == 0 and -1 < producer.sequence_last < producer.sequence:
         return f"the last producer sequence {producer.sequence_last} is below the first, {producer.sequence}"
     return ""
 
@@ -345,7 +382,8 @@ _RULES: dict[type, Callable[[Any], str]] = {
     Producer: _producer,
     Fork: _fork,
     Create: _create,
-    Append: lambda command: _first((command.batch, command.producer)),
+    Append: _append,
+    Produce: _produce,
     SetRetention: lambda command: _first((command.retention,)),
     BucketRetention: lambda command: _first((command.retention,)),
     PackWritten: _written,

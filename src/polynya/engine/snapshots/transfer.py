@@ -15,12 +15,12 @@ from google_crc32c import value as crc32c
 
 from polynya.base.errors import CorruptData
 from polynya.engine.snapshots.chain import COUNT_BYTES, LINK_BYTES, links_of, transfer_head
-from polynya.replica.log import decode_part
-from polynya.stream.commands import BUNDLE_COMMANDS_MAX, Append, Batch, Create
+from polynya.replica.log import count_of, decode_part
+from polynya.stream.commands import BUNDLE_COMMANDS_MAX, Append, Batch, Create, Produce
 from polynya.stream.machine import Machine
 from polynya.stream.snapshots import deltas
 from polynya.stream.snapshots.encode import decode_image
-from polynya.wal import Journal
+from polynya.wal import Journal, JournalEntry
 from polynya.wal.scratch import Scratch
 from polynya.wal.snapshots import SnapshotLink, SnapshotStore
 
@@ -40,9 +40,10 @@ def pack_transfer(links: Sequence[SnapshotLink], store: SnapshotStore, journal: 
             into.append(piece)
         if crc != link.crc:
             raise CorruptData(f"the snapshot of group {link.group} at {link.index} was rewritten")
+    payload_of = PayloadReader(journal)
     for stream in decode_image(_merged(into, len(transfer_head(links)), links)).streams:
         for batch in reversed(stream.hot or ()):
-            payload = payload_at(journal, batch.place, stream.uid)
+            payload = payload_of(batch.place, stream.uid)
             into.append(_HOT.pack(batch.place, len(payload)), payload)
 
 
@@ -118,6 +119,23 @@ def _merged(data: Scratch, at: int, links: Sequence[SnapshotLink]) -> bytes:
     return deltas.merge(parts)
 
 
+class PayloadReader:
+    """Reads the payload of hot batches from the journal. It keeps the last entry: the batches of a bundle are mostly read one after the
+    other, and each read of an entry reads and checks all of it."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._entry: JournalEntry | None = None
+        self._end = 0  # place behind the last command of the entry
+
+    def __call__(self, place: int, uid: int) -> bytes:
+        """Return the payload of the hot batch at a place. Raises CorruptData."""
+        if self._entry is None or not self._entry.place <= place < self._end:
+            self._entry = _entry_at(self._journal, place)
+            self._end = self._entry.place + count_of(self._entry.payload)
+        return _batch_in(self._entry, place, uid).payload
+
+
 def payload_at(journal: Journal, place: int, uid: int) -> bytes:
     """Return the payload of the hot batch at a place. Raises CorruptData."""
     return batch_at(journal, place, uid).payload
@@ -125,9 +143,16 @@ def payload_at(journal: Journal, place: int, uid: int) -> bytes:
 
 def batch_at(journal: Journal, place: int, uid: int) -> Batch:
     """Return the batch of the entry, or bundled command, at a place. Raises CorruptData."""
-    entry = journal.read_entry(place, within=BUNDLE_COMMANDS_MAX)
+    return _batch_in(_entry_at(journal, place), place, uid)
+
+
+def _entry_at(journal: Journal, place: int) -> JournalEntry:
+    return journal.read_entry(place, within=BUNDLE_COMMANDS_MAX)
+
+
+def _batch_in(entry: JournalEntry, place: int, uid: int) -> Batch:
     command = decode_part(entry.payload, place - entry.place)
-    batch = command.batch if isinstance(command, Append | Create) else None
+    batch = command.batch if isinstance(command, Append | Create | Produce) else None
     if not isinstance(batch, Batch):
         raise CorruptData(f"journal place {place:#x} holds no batch, but a snapshot refers to it for the stream {uid}")
     return batch

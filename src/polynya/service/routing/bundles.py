@@ -2,7 +2,7 @@
 
 Appends that one pass of the loop sends to one group share a request and a response. The leader writes them together and sends one message
 to each follower, so they commit together and none waits for another's response. A command that may take longer than its turn (anything
-but an append) travels alone.
+but an append or a produce) travels alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from polynya.base.errors import NotLeader, OutcomeUnknown
 from polynya.base.limits import MIB
 from polynya.base.msgpack import array_head
 from polynya.service.routing import messages, relay
-from polynya.stream.commands import Append, Command
+from polynya.stream.commands import Append, Command, Produce
 from polynya.stream.replies import Done, Reply
 from polynya.transport.errors import decode_error, encode_error
 
@@ -44,8 +44,8 @@ class _Answers(msgspec.Struct, array_like=True):
 
 
 _answers: msgspec.msgpack.Decoder[_Answers] = msgspec.msgpack.Decoder(_Answers)
-_append: msgspec.msgpack.Decoder[Append] = msgspec.msgpack.Decoder(Append)
-_appends: msgspec.msgpack.Decoder[list[Append]] = msgspec.msgpack.Decoder(list[Append])
+_append: msgspec.msgpack.Decoder[Append | Produce] = msgspec.msgpack.Decoder(Append | Produce)
+_appends: msgspec.msgpack.Decoder[list[Append | Produce]] = msgspec.msgpack.Decoder(list[Append | Produce])
 _raws: msgspec.msgpack.Decoder[list[msgspec.Raw]] = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
 
@@ -58,7 +58,7 @@ class AppendBundle:
     def __init__(self, target: int, group: int) -> None:
         self.target = target
         self.group = group
-        self.commands: list[Append] = []
+        self.commands: list[Append | Produce] = []
         self.bodies: list[bytes] = []  # the commands, encoded
         self.dones: list[Done] = []
         self.size = 0
@@ -84,7 +84,7 @@ class Bundles:
 
     def propose(self, target: int, group: int, command: Command, body: bytes, done: Done) -> None:
         """Send a command, in the order of the calls. `body`: the encoded command."""
-        if type(command) is Append:
+        if type(command) is Append or type(command) is Produce:
             self.add(self.bundle(target, group), command, body, done)
             return
         bundle = self.open.pop(group, None)
@@ -107,7 +107,7 @@ class Bundles:
             self.open[group] = bundle
         return bundle
 
-    def add(self, bundle: AppendBundle, command: Append, body: bytes, done: Done) -> None:
+    def add(self, bundle: AppendBundle, command: Append | Produce, body: bytes, done: Done) -> None:
         bundle.commands.append(command)
         bundle.bodies.append(body)
         bundle.dones.append(done)
@@ -188,7 +188,7 @@ class Collected:
 def handler_of(
     leads: Callable[[int], bool],
     leader_of: Callable[[int], int],
-    propose: Callable[[int, Append, Done], None],
+    propose: Callable[[int, Append | Produce, Done], None],
     now_ms: Callable[[], int],
     came: Callable[[int, int, int], None],
 ) -> Callable[[bytes, Answer, int], None]:
@@ -216,7 +216,7 @@ def handler_of(
     return handle
 
 
-def _appends_of(body: bytes) -> list[Append] | list[Append | Exception]:
+def _appends_of(body: bytes) -> list[Append | Produce] | list[Append | Produce | Exception]:
     """Decode the appends of a bundle. An append that this release cannot decode fails alone."""
     rest = memoryview(body)[2:]
     try:
@@ -225,7 +225,7 @@ def _appends_of(body: bytes) -> list[Append] | list[Append | Exception]:
         return [_decoded(raw) for raw in _raws.decode(rest)]
 
 
-def _decoded(raw: msgspec.Raw) -> Append | Exception:
+def _decoded(raw: msgspec.Raw) -> Append | Produce | Exception:
     try:
         return _append.decode(raw)
     except msgspec.ValidationError as fault:

@@ -22,7 +22,7 @@ from polynya.service.routing import messages, relay
 from polynya.service.routing.bundles import AppendBundle, Bundles
 from polynya.service.routing.group_locations import GroupLocations
 from polynya.service.routing.relay import THROUGH
-from polynya.stream.commands import Append, Command
+from polynya.stream.commands import Append, Command, Produce
 from polynya.stream.replies import Done, Reply
 
 PATIENCE_SECONDS = 2.5  # retry timeout while a group has no leader
@@ -219,7 +219,7 @@ class Forwarding:
         """Propose as `LocalGroups.propose` does, wherever the leader is. `done` gets OutcomeUnknown when the request or response is
         lost."""
         bundle = self._open.get(group)
-        if bundle is not None and type(command) is Append and group not in self._waiting:
+        if bundle is not None and (type(command) is Append or type(command) is Produce) and group not in self._waiting:
             self.forwarded += 1
             self._bundles.add(bundle, command, encode_command(command), done)
             return
@@ -271,7 +271,7 @@ class Forwarding:
         target, known = self._target_of(group)
         if not self._flying.get(group) or (known and self._target[group] == target):
             return target, known
-        bundle = self._open.get(group) if type(attempt.command) is Append else None
+        bundle = self._open.get(group) if isinstance(attempt.command, Append | Produce) else None
         joins = bundle is not None and bundle.target == target >= THROUGH  # that bundle has not been sent yet
         return target if joins else -1, known
 
@@ -320,7 +320,7 @@ class Forwarding:
         if target != self.place.core:
             self.forwarded += 1
             attempt.body = attempt.body or encode_command(command)
-            if type(command) is Append:
+            if isinstance(command, Append | Produce):
                 self._join(attempt, command, self._bundles.bundle(target, group, grows=known or target >= THROUGH))
                 return
         self._flying[group] = self._flying.get(group, 0) + 1
@@ -342,7 +342,7 @@ class Forwarding:
             self._flying[group] -= 1
             raise
 
-    def _join(self, attempt: _Attempt, command: Append, bundle: AppendBundle) -> None:
+    def _join(self, attempt: _Attempt, command: Append | Produce, bundle: AppendBundle) -> None:
         """Add an append to its group's bundle. A bundle counts as one attempt in flight."""
         if not bundle.dones:
             group = attempt.group

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -14,11 +14,12 @@ from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
 from polynya.base.names import group_of
 from polynya.replica.log import decode_command, encode_command
-from polynya.service.api import Facts, Page, ReadQuery, Refusal, Sink, Span, Trimmed, TrimQuery
+from polynya.service.api import DoneAll, Facts, Page, ReadQuery, Refusal, Sink, Span, Trimmed, TrimQuery
 from polynya.service.routing import messages, relay
 from polynya.service.routing.bundles import Bundles, handler_of
 from polynya.service.routing.fan_out import ReplicaFanOut
 from polynya.service.routing.forwarding import LOOK_SECONDS, PATIENCE_SECONDS, Forwarding
+from polynya.service.routing.outcomes import Outcomes
 from polynya.service.routing.remote_tails import RemoteTails, TailTransport, serve_tails
 from polynya.service.streams.forks import create_fork
 from polynya.service.streams.local import LocalGroups
@@ -112,6 +113,15 @@ class NodeService:
             self.local.propose(group, command, done)
         else:
             self._propose_at(group, command, done)
+
+    def propose_all(self, group: int, commands: Sequence[Command], done_all: DoneAll) -> None:
+        outcomes = Outcomes(len(commands), done_all)
+        for number, command in enumerate(commands):
+            done = partial(outcomes.done, number)
+            try:
+                self.propose_to(group, command, done)
+            except Exception as fault:  # the other commands still need their outcomes
+                done(fault)
 
     def _propose_at(self, group: int, command: Command, done: Done) -> None:
         """Propose to the core of this node that hosts the group."""

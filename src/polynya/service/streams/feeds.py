@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from polynya.service.api import LiveEvent, Sink
-from polynya.stream.commands import Append, Command, Delete, Expire
+from polynya.stream.commands import Append, Command, Delete, Expire, Produce
 from polynya.stream.replies import Code, Reply
 
 log = logging.getLogger("polynya.service")
@@ -46,7 +46,7 @@ class Feeds:
         node."""
         if reply.uid not in self.sinks:
             return
-        if isinstance(command, Append) and reply.code == Code.OK:
+        if isinstance(command, Append | Produce) and reply.code == Code.OK:
             self._publish(_append_event(command, reply, known=known()))
         elif isinstance(command, Delete | Expire) and reply.code == Code.OK:
             self.end(reply.uid, reply.record, reply.byte)
@@ -80,7 +80,7 @@ class Feeds:
                     sink.live(LiveEvent(event.uid, 0, 0, 0, 0, 0, b"", cut=True))
 
 
-def _append_event(command: Append, reply: Reply, *, known: bool) -> LiveEvent:
+def _append_event(command: Append | Produce, reply: Reply, *, known: bool) -> LiveEvent:
     batch = command.batch
     known = known or reply.closed
     if batch is None:

@@ -22,12 +22,26 @@ from polynya.service.streams.lifetimes import Lifetimes, found_in_grace
 from polynya.service.streams.name_index import SortedNames
 from polynya.service.streams.rehydration import Rehydration
 from polynya.service.streams.retention import TrimCounters
-from polynya.stream.commands import Append, Command, ConfirmPin, Create, Delete, Evict, Expire, PinSource, Return, Touch, Trim, Unpin
+from polynya.stream.commands import (
+    Append,
+    Command,
+    ConfirmPin,
+    Create,
+    Delete,
+    Evict,
+    Expire,
+    PinSource,
+    Produce,
+    Return,
+    Touch,
+    Trim,
+    Unpin,
+)
 from polynya.stream.machine import Machine
 from polynya.stream.read_plan import ColdPiece, HotPiece, Inherited, ReadPlan, ReadRefused, cut
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.rules.eviction import ghost_of, where_of
-from polynya.stream.rules.producers import judge_producer
+from polynya.stream.rules.repeats import adds_nothing
 from polynya.stream.rules.tables import Lag, Table, lag_of
 from polynya.stream.state.model import ColdSlice, Stream
 
@@ -205,7 +219,7 @@ class LocalGroups:
 
     def propose(self, group: int, command: Command, done: Done) -> None:
         """Propose to the log, unless committed state allows a definite refusal."""
-        if type(command) is Append:  # stamped in this pass of the loop
+        if type(command) is Append or type(command) is Produce:  # stamped in this pass of the loop
             self.propose_append(group, command, done)
             return
         if group not in self.machines:  # the group left while the command waited
@@ -241,7 +255,7 @@ class LocalGroups:
         """Stamp the command with this core's log time, which never goes back. It may come from another core or have waited."""
         return structs.replace(command, now_ms=self.now_ms()) if "now_ms" in command.__struct_fields__ else command
 
-    def propose_append(self, group: int, command: Append, done: Done) -> None:
+    def propose_append(self, group: int, command: Append | Produce, done: Done) -> None:
         machine = self.machines[group]
         stream = machine.streams.get(command.name)
         if stream is None:
@@ -256,14 +270,14 @@ class LocalGroups:
         elif self.recalls.racing and command.name in self.recalls.racing:
             self.recalls.hold(group, command.name, command, done)
             return
-        if self.faulted.by_uid and stream is not None and stream.uid in self.faulted and not _adds_nothing(stream, command):
+        if self.faulted.by_uid and stream is not None and stream.uid in self.faulted and not adds_nothing(stream, command):
             done(Reply(Code.STREAM_FAULTED))
             return
         batch = command.batch
         size = 0 if batch is None else len(batch.payload)
         more = self._proposer.inflight_bytes + size
         roomy = self.hot_bytes + more <= self.hot_bytes_max and machine.hot_bytes + more <= self._group_hot_bytes_max
-        if roomy or not size or self._has_room(group, size) or _adds_nothing(stream, command):
+        if roomy or not size or self._has_room(group, size) or adds_nothing(stream, command):
             self._proposer.propose(group, command, done)
         else:
             self._refuse_hot(size, done)
@@ -359,7 +373,7 @@ class LocalGroups:
         kind = type(command)
         if self.feeds.sinks:
             self.feeds.applied(command, reply, partial(self.readable, group))
-        if kind is Append:
+        if kind is Append or kind is Produce:
             return
         if kind is Create:
             if reply.code == Code.CREATED:
@@ -570,14 +584,6 @@ def _live_names(machine: Machine) -> Iterator[str]:
     """Yield the names of the streams that are not soft-deleted."""
     yield from (name for name, stream in machine.streams.items() if not stream.deleted)
     yield from machine.evicted
-
-
-def _adds_nothing(stream: Stream | None, command: Append) -> bool:
-    """Report whether committed state shows that an append adds no bytes: a duplicate, or an append to a closed stream."""
-    if stream is None or stream.closed:
-        return stream is not None
-    reply = judge_producer(stream, command.producer, command.now_ms) if command.producer is not None else None
-    return reply is not None and reply.code == Code.DUPLICATE
 
 
 def _ignore(reply: Reply | BaseException) -> None:

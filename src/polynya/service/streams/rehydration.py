@@ -22,7 +22,7 @@ from polynya.base.limits import RECALL_BYTES_MAX, RECALL_ENTRY_BYTES, RECALL_STR
 from polynya.base.names import spelled_name
 from polynya.cold import PackGone
 from polynya.service.streams.dependencies import StateReader
-from polynya.stream.commands import Append, ClaimRanges, Command, Create, Evict, LinkSubscription, Return, Trim
+from polynya.stream.commands import Append, ClaimRanges, Command, Create, Evict, LinkSubscription, Produce, Return, Trim
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.rules.eviction import ghost_of, needed_by, slice_of, whole_of
@@ -93,7 +93,7 @@ class Rehydration:
 
     def hold(self, group: int, name: str, command: Command, done: Done) -> None:
         """Queue a command until its stream is rehydrated, or its eviction is cancelled."""
-        batch = command.batch if isinstance(command, Append | Create) else None
+        batch = command.batch if isinstance(command, Append | Create | Produce) else None
         size = WAITING_COST + (0 if batch is None else len(batch.payload))
         if self._waiting_bytes + size > RECALL_BYTES_MAX:
             self.counters.refused += 1

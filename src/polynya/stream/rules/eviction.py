@@ -30,6 +30,7 @@ from polynya.stream.commands import (
     Expire,
     LinkSubscription,
     PinSource,
+    Produce,
     Return,
     SetRetention,
     Trim,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from polynya.stream.machine import Machine
 
 _TYPES = ("application/json", "application/octet-stream", "text/plain", "application/x-ndjson", "text/plain; charset=utf-8")
-_NAMED = (Append, Create, Delete, Expire, PinSource, SetRetention)  # commands that need the state of the stream that they name
+_NAMED = (Append, Create, Delete, Expire, PinSource, Produce, SetRetention)  # commands that need the state of the stream that they name
 _encode = msgspec.msgpack.encode
 
 

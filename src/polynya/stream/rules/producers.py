@@ -12,14 +12,16 @@ from struct import Struct
 from polynya.base.limits import PRODUCER_EVICT_IDLE_MS, PRODUCER_IDLE_MS, PRODUCER_RECEIPTS, PRODUCERS_PER_STREAM_MAX
 from polynya.stream.commands import Producer
 from polynya.stream.replies import Code, Reply
-from polynya.stream.state.model import Stream
+from polynya.stream.state.model import KafkaState, Stream
 
-_STATE = Struct("<qqq")
+STATE = Struct("<qqq")
+NEW = Struct("<qqqqqqI")  # a state and its newest receipt
 _EPOCH_AND_LAST = Struct("<qq")
 _RECEIPT = Struct("<qqqI")
-_NEW = Struct("<qqqqqqI")  # a state and its newest receipt
-_HEAD_END = _STATE.size
-_KEPT_END = _STATE.size + (PRODUCER_RECEIPTS - 1) * _RECEIPT.size  # where the receipts end that are kept when a new one goes before them
+_HEAD_END = STATE.size
+_KEPT_END = STATE.size + (PRODUCER_RECEIPTS - 1) * _RECEIPT.size  # where the receipts end that are kept when a new one goes before them
+_KAFKA = "1\0"  # the keys of Kafka's producers begin so
+_KAFKA_SEQUENCE_MAX = 2**31 - 1  # the next sequence is 0
 
 
 def producer_key(producer: Producer) -> str:
@@ -33,28 +35,34 @@ def judge_producer(stream: Stream, producer: Producer, now_ms: int) -> Reply | N
     state = states.get(producer.id if producer.kind == 0 else producer_key(producer)) if states else None
     if state is None:
         return _judge_unknown(stream, producer, now_ms)
-    epoch, last, _ = _STATE.unpack_from(state)
+    epoch, last, _ = STATE.unpack_from(state)
     if producer.epoch == epoch:
         if producer.sequence == last + 1:
             return None
         if producer.sequence <= last:
             return repeat_of(stream, producer)
-        return _refusal(stream, Code.PRODUCER_GAP, producer, (epoch, last))
+        return refusal(stream, Code.PRODUCER_GAP, producer, (epoch, last))
     if producer.epoch < epoch:
-        return _refusal(stream, Code.PRODUCER_STALE, producer, (epoch, last))
-    return None if producer.sequence == 0 else _refusal(stream, Code.PRODUCER_EPOCH_START, producer, (epoch, -1))
+        return refusal(stream, Code.PRODUCER_STALE, producer, (epoch, last))
+    return None if producer.sequence == 0 else refusal(stream, Code.PRODUCER_EPOCH_START, producer, (epoch, -1))
 
 
 def _judge_unknown(stream: Stream, producer: Producer, now_ms: int) -> Reply | None:
     if producer.sequence != 0:
-        return _refusal(stream, Code.PRODUCER_GAP, producer, (producer.epoch, -1))
-    states = stream.producers
-    if states and len(states) >= PRODUCERS_PER_STREAM_MAX and _idle_ms(states, now_ms) < PRODUCER_EVICT_IDLE_MS:
-        return _refusal(stream, Code.PRODUCER_LIMIT, producer, (producer.epoch, -1))
+        return refusal(stream, Code.PRODUCER_GAP, producer, (producer.epoch, -1))
+    if is_full(stream, now_ms):
+        return refusal(stream, Code.PRODUCER_LIMIT, producer, (producer.epoch, -1))
     return None
 
 
-def _refusal(stream: Stream, code: Code, producer: Producer, known: tuple[int, int]) -> Reply:
+def is_full(stream: Stream, now_ms: int) -> bool:
+    """Report whether the stream has as many producers as it may, and none is idle enough to go."""
+    states = stream.producers or {}
+    return len(states) >= PRODUCERS_PER_STREAM_MAX and _idle_ms(states, now_ms) < PRODUCER_EVICT_IDLE_MS
+
+
+def refusal(stream: Stream, code: Code, producer: Producer, known: tuple[int, int]) -> Reply:
+    """Return a refusal that names the `known` epoch and last sequence."""
     epoch, last = known
     return Reply(
         code=code,
@@ -73,9 +81,9 @@ def repeat_of(stream: Stream, producer: Producer) -> Reply:
     """Return the reply for a tuple applied before: the highest sequence, and the batch's first record if its receipt is still kept."""
     assert stream.producers is not None
     state = stream.producers[producer_key(producer)]
-    epoch, last, _ = _STATE.unpack_from(state)
+    epoch, last, _ = STATE.unpack_from(state)
     first_record = -1
-    for begin, end, record, _ in _RECEIPT.iter_unpack(memoryview(state)[_STATE.size :]):
+    for begin, end, record, _ in _RECEIPT.iter_unpack(memoryview(state)[_HEAD_END:]):
         if begin <= producer.sequence <= end:
             first_record = record
             break
@@ -107,16 +115,37 @@ def accept_producer(stream: Stream, producer: Producer, now_ms: int, record: int
     last = producer.sequence_last
     if last < 0:
         last = sequence
-    head = _NEW.pack(epoch, last, now_ms, sequence, last, record, records)
-    if states is None:
-        stream.producers = {key: head}
+    head = NEW.pack(epoch, last, now_ms, sequence, last, record, records)
+    if known is None or states is None:
+        put(stream, key, head, now_ms)
         return None
-    if known is None:
-        _make_room(states, now_ms)
+    if len(states) > 1:  # the same as `put`: this is the hot path
+        del states[key]
+    states[key] = head if sequence == 0 else head + known[_HEAD_END:_KEPT_END]
+    return None
+
+
+def put(stream: Stream, key: str, state: bytes, now_ms: int) -> None:
+    """Keep the new state of a producer, as the least idle one."""
+    states = stream.producers
+    if states is None:
+        stream.producers = {key: state}
+        return
+    if key not in states:
+        _make_room(stream, states, now_ms)
     elif len(states) > 1:
         del states[key]  # re-inserted below, at the end
-    states[key] = head if known is None or sequence == 0 else head + known[_HEAD_END:_KEPT_END]
-    return None
+    states[key] = state
+
+
+def receipts_of(state: bytes) -> list[tuple[int, int, int, int]]:
+    """Return (first sequence, last sequence, first record, records) of each receipt, newest first."""
+    return list(_RECEIPT.iter_unpack(memoryview(state)[_HEAD_END:]))
+
+
+def kept_receipts(state: bytes) -> bytes:
+    """Return the receipts that stay when a new one goes before them."""
+    return state[_HEAD_END:_KEPT_END]
 
 
 def last_of(producer: Producer) -> int:
@@ -126,17 +155,26 @@ def last_of(producer: Producer) -> int:
 
 def _idle_ms(states: dict[str, bytes], now_ms: int) -> int:
     """Return how long the longest idle producer has been idle."""
-    active_ms: int = _STATE.unpack_from(next(iter(states.values())))[2]
+    active_ms: int = STATE.unpack_from(next(iter(states.values())))[2]
     return now_ms - active_ms
 
 
-def _make_room(states: dict[str, bytes], now_ms: int) -> None:
+def _make_room(stream: Stream, states: dict[str, bytes], now_ms: int) -> None:
     """Evict producers idle beyond the guaranteed time, and one more if the stream is at its limit."""
     while states and _idle_ms(states, now_ms) >= PRODUCER_IDLE_MS:
-        del states[next(iter(states))]
+        _forget(stream, states, next(iter(states)))
     if len(states) >= PRODUCERS_PER_STREAM_MAX:
-        del states[next(iter(states))]
+        _forget(stream, states, next(iter(states)))
     assert len(states) < PRODUCERS_PER_STREAM_MAX
+
+
+def _forget(stream: Stream, states: dict[str, bytes], key: str) -> None:
+    """Drop a producer's state. Of a Kafka producer the stream remembers that it was dropped."""
+    del states[key]
+    kind, _, number = key.partition("\0")
+    if kind == "1" and number.isascii() and number.isdigit():
+        stream.kafka = stream.kafka or KafkaState()
+        stream.kafka.forgotten = max(stream.kafka.forgotten, int(number))
 
 
 def cut_receipts(states: dict[str, bytes] | None, record: int) -> dict[str, bytes] | None:
@@ -144,14 +182,16 @@ def cut_receipts(states: dict[str, bytes] | None, record: int) -> dict[str, byte
     unknown."""
     kept: dict[str, bytes] = {}
     for key, state in (states or {}).items():
-        epoch, last, active_ms = _STATE.unpack_from(state)
+        epoch, last, active_ms = STATE.unpack_from(state)
         receipts = []
-        for receipt in _RECEIPT.iter_unpack(memoryview(state)[_HEAD_END:]):
+        for receipt in receipts_of(state):
             begin, _, first, records = receipt
             if records and first + records > record:
-                last = min(last, begin - 1)
+                last = begin - 1
             else:
                 receipts.append(_RECEIPT.pack(*receipt))
+        if last < 0 and receipts and key.startswith(_KAFKA):
+            last = _KAFKA_SEQUENCE_MAX
         if last >= 0:
-            kept[key] = _STATE.pack(epoch, last, active_ms) + b"".join(receipts)
+            kept[key] = STATE.pack(epoch, last, active_ms) + b"".join(receipts)
     return kept or None

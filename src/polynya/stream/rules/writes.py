@@ -6,7 +6,7 @@ from sys import intern
 from typing import TYPE_CHECKING, TypeAlias
 
 from polynya.base.offsets import format_token
-from polynya.stream.commands import Append, Bundle, Create, Fork, Retention
+from polynya.stream.commands import Append, Batch, Create, Fork, Produce, Retention
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.lifetimes import is_expired, is_surely_expired, let_go, tail_reply
 from polynya.stream.rules.producers import accept_producer, judge_producer, last_of, producer_key, repeat_of
@@ -52,7 +52,7 @@ def apply_append(machine: Machine, command: Append, place: int) -> Reply:
             return reply
     machine.changes.streams.add(stream.uid)
     if batch is not None:
-        add_batch(machine, stream, command, place)
+        add_batch(machine, stream, command, batch, place)
     if stream_seq is not None:
         stream.stream_seq = stream_seq
     stream.activity_ms = now_ms
@@ -75,16 +75,6 @@ def other_type(stream: Stream) -> Reply:
     return reply
 
 
-def apply_bundle(machine: Machine, bundle: Bundle, place: int) -> Reply:
-    """Apply each append as if it were alone."""
-    replies, log_ms = [], machine.log_ms
-    for number, command in enumerate(bundle.commands, place):
-        replies.append(apply_append(machine, command, number))
-        if command.now_ms > log_ms:
-            machine.log_ms = log_ms = command.now_ms
-    return Reply(Code.OK, detail=replies)
-
-
 def _judge_state(stream: Stream, command: Append) -> Reply | None:
     """Return the refusal for deletion, expiry, a failed precondition or a closed stream, or None."""
     if stream.deleted:
@@ -104,10 +94,8 @@ def _judge_state(stream: Stream, command: Append) -> Reply | None:
     return tail_reply(Code.CLOSED, stream)
 
 
-def add_batch(machine: Machine, stream: Stream, command: Append | Create, place: int) -> None:
+def add_batch(machine: Machine, stream: Stream, command: Append | Create | Produce, batch: Batch, place: int) -> None:
     """Add the command's batch at the stream's tail."""
-    batch = command.batch
-    assert batch is not None
     producer = command.producer
     hot = HotBatch(
         stream.next_record,
@@ -155,7 +143,7 @@ def apply_create(machine: Machine, command: Create, place: int) -> Reply:
     record = -1
     if batch is not None:
         record = stream.next_record
-        add_batch(machine, stream, command, place)
+        add_batch(machine, stream, command, batch, place)
     reply = Reply(Code.CREATED, stream.uid, stream.next_record, stream.next_byte, stream.closed, first_record=record)
     if producer is not None:
         refusal = accept_producer(stream, producer, command.now_ms, record, 0 if batch is None else batch.records)

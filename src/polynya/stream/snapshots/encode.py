@@ -52,6 +52,7 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     map: ClusterMap | None = None
     level: int = 1
     log_ms: int = 0
+    producer_id_counter: int = 0
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -111,6 +112,7 @@ def image_of(machine: Machine) -> Image:
         map=machine.map,
         level=machine.level,
         log_ms=machine.log_ms,
+        producer_id_counter=machine.producer_id_counter,
     )
 
 
@@ -177,6 +179,7 @@ def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int
     machine.meta = image.meta
     machine.map = image.map
     machine.level = image.level
+    machine.producer_id_counter = image.producer_id_counter
     machine.log_ms = image.log_ms or max((stream.activity_ms for stream in image.streams), default=0)  # 0: written by 0.1.0
     machine.take_changes()
     return machine

@@ -21,6 +21,8 @@ from polynya.stream.subscriptions.state import State
 REVISION_JUMP = 1 << 32  # of link revisions: other groups' copies may have later ones
 UID_JUMP = 1 << 32  # more streams than a group makes between two copies; the 48-bit counter lasts for 65,000 histories
 
+PRODUCER_ID_JUMP = 1 << 32  # more Kafka producers than begin between two copies; 47 bits last for 32,000 histories
+
 
 class StreamLoss(msgspec.Struct, frozen=True):
     """A loss in a stream: the records from `record` to before `end`."""
@@ -118,6 +120,7 @@ def reborn(image: Image, survey: Survey, *, now_ms: int) -> list[StreamLoss]:
     image.released = []
     image.outbox = [message for message in image.outbox if not isinstance(message[2], ReleasePack)]
     image.uid_counter += UID_JUMP
+    image.producer_id_counter += PRODUCER_ID_JUMP
     image.map = None  # it describes the nodes of the old cluster
     image.claimed_jobs = {uid: job for uid, job in image.claimed_jobs.items() if uid in survey.kept}
     image.tables = [_table(table, image, number, survey, now_ms) for number, table in enumerate(image.tables, 1)]

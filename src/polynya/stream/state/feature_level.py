@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from polynya.base.levels import LEVELS, check_level
-from polynya.stream.commands import Command, SetLevel
+from polynya.stream.commands import Bundle, Command, Create, Encoding, Produce, SetLevel
 from polynya.stream.replies import Code, Reply
 
 if TYPE_CHECKING:
@@ -16,6 +16,15 @@ if TYPE_CHECKING:
 def level_of(kind: type[Command]) -> int:
     """Return the feature level that a group must have before a command of this kind is logged."""
     return LEVELS.get(tag_of(kind), 1)
+
+
+def level_for(command: Command) -> int:
+    """Return the feature level that a group must have before this command is logged."""
+    if isinstance(command, Bundle):
+        return max([level_of(Bundle), *map(level_for, command.commands)])
+    if isinstance(command, Create) and command.encoding == Encoding.KAFKA:
+        return level_of(Produce)
+    return level_of(type(command))
 
 
 def tag_of(kind: type[Command]) -> int:

@@ -7,7 +7,7 @@ import msgspec
 from polynya.stream.commands import ColdSlice, Fork, Retention
 from polynya.stream.subscriptions.state import Link
 
-__all__ = ["ColdSlice", "Evicted", "HotBatch", "Pack", "PackReference", "Pin", "Stream", "StreamExtras", "TableClaim"]
+__all__ = ["ColdSlice", "Evicted", "HotBatch", "KafkaState", "Pack", "PackReference", "Pin", "Stream", "StreamExtras", "TableClaim"]
 
 
 class HotBatch(msgspec.Struct, array_like=True, gc=False):
@@ -84,6 +84,12 @@ class StreamExtras(msgspec.Struct, array_like=True, gc=False):
     evicted: Evicted | None = None  # set only in snapshots and in streams shown from a stub: see eviction.py
 
 
+class KafkaState(msgspec.Struct, array_like=True, gc=False):
+    """The fields of a stream that only Kafka's protocol needs."""
+
+    forgotten: int = -1  # the highest id of a producer whose state was dropped
+
+
 class Stream(msgspec.Struct, array_like=True, gc=False):
     """One stream. Only the machine changes it, inside `apply`."""
 
@@ -111,3 +117,4 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     links: dict[str, Link] | None = None  # by subscription id
     tables: dict[int, TableClaim] | None = None  # by table uid
     front: StreamExtras | None = None
+    kafka: KafkaState | None = None

@@ -1,0 +1,79 @@
+"""The parts of commands that have no tag of their own: batches, producers, retention, forks, slices."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+
+
+class Encoding:
+    """The layout of a batch's payload. The batches of a stream may have several."""
+
+    BYTES = 0  # the payload is one record: the POST body
+    JSON = 1  # each record's exact bytes, then one comma; a record's length includes its comma
+    KAFKA = 2  # one Kafka record batch v2, opaque: it may have many records, and has no lengths
+
+
+class Batch(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The stored form of one append. `lengths` is empty for a single record, else packed little-endian u32."""
+
+    encoding: int
+    records: Count
+    payload: bytes
+    crc: int  # CRC-32C of the payload
+    lengths: bytes = b""  # byte length of each record, separator included; never of a Kafka batch
+    compression: int = 0
+    flags: int = 0  # 1 transactional, 2 control
+    record_time_ms_max: int = 0  # 0: use the append time
+
+
+class Producer(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The producer of an append, for exactly-once delivery. `kind` 0 is HTTP, 1 Kafka.
+
+    A Kafka producer's `id` is decimal. Its sequences wrap, so `sequence_last` may be the smaller."""
+
+    id: str
+    epoch: Natural
+    sequence: Natural
+    sequence_last: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)] = -1  # -1: the same as `sequence`
+    kind: int = 0
+
+
+class Retention(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The records of a stream to keep: younger than `age_seconds`, and the newest `bytes`. None: no bound."""
+
+    age_seconds: int | None = None
+    bytes: int | None = None
+
+
+class Fork(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The fork point: the fork inherits the source's records before `record`. Part of `Create`, as resolved by the coordinator."""
+
+    attempt: str  # 128 random bits in hex: the idempotency key of this fork's two-group protocol
+    source_name: str
+    source_uid: int
+    record: int
+    byte: int
+    requested_offset: str = ""  # as the client sent it, normalized; compared to detect "same configuration"
+    requested_sub_offset: int = 0
+    depth: int = 1
+    first_record: int = 0  # the source's first kept boundary at pin time, at most the fork point
+    first_byte: int = 0
+
+
+class ColdSlice(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A contiguous run of batches in a pack: one entry of the stream's index."""
+
+    record: int
+    byte: int
+    records: int
+    length: int  # bytes of payload: the span in stream positions
+    pack: str  # object key
+    offset: int  # of the slice in the object
+    stored: int  # bytes of the slice in the object, header included
+    crc: int  # CRC-32C of those bytes
+    time_ms: int = 0  # append time of the first batch; 0: unknown
