@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +19,7 @@ def candidate(uid: int, lengths: list[int], *, group: int = 1, first: bool = Tru
     for number, length in enumerate(lengths):
         batches.append(HotBatch(number, byte, 1, bytes(length), b"", 0, number, 0, 0, 0))
         byte += length
-    return Candidate(group, uid, f"default/{uid}", "text/plain", 0, first, batches)
+    return Candidate(group, uid, f"default/{uid}", "text/plain", first, batches)
 
 
 def settings(**changes: int) -> FlushSettings:
@@ -82,6 +84,27 @@ def test_runs_cover_all_in_order_and_keep_the_bound(lengths: list[int], bytes_ma
         size = sum(len(batch.payload) for batch in run)
         assert size <= bytes_max or len(run) == 1
         assert following is None or size + len(following[0].payload) > bytes_max
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 30)), min_size=1, max_size=20), st.integers(1, 100))
+def test_a_run_has_one_encoding(drawn: list[tuple[int, int]], bytes_max: int) -> None:
+    batches = list(candidate(1, [size for _, size in drawn]).batches)
+    for batch, (encoding, _) in zip(batches, drawn, strict=True):
+        batch.encoding = encoding
+    runs = cut_runs(batches, bytes_max)
+    assert [batch for run in runs for batch in run] == batches
+    assert all(len({batch.encoding for batch in run}) == 1 for run in runs)
+    assert len(cut_runs(batches, 1 << 30)) == 1 + sum(one[0] != other[0] for one, other in pairwise(drawn))
+    pack = plan_packs([Candidate(1, 1, "default/1", "text/plain", True, batches)], settings(pack_bytes_max=1 << 30))[0]
+    assert all(each.encoding == batch.encoding for each in pack.slices for batch in each.batches)
+
+
+def test_a_run_ends_before_its_records_are_too_many() -> None:
+    batches, record = list(candidate(1, [10] * 4).batches), 0
+    for batch, records in zip(batches, (2**31, 2**31 - 1, 1, 2**32 - 1), strict=True):
+        batch.encoding, batch.record, batch.records = 2, record, records
+        record += records
+    assert [len(run) for run in cut_runs(batches, 1000)] == [2, 1, 1]
 
 
 @given(st.lists(sizes, min_size=1, max_size=8))

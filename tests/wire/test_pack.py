@@ -37,6 +37,13 @@ GOLDEN = (
     "696f6e2f6a736f6e4600000070feb3b31001000000000000504c594e50414b31"
 )
 
+GOLDEN_KAFKA = (
+    "504c53310202000003000000000000002000000000000000ec030000000000000700000000000000070000000000000064000000000000"
+    "00c000000000000000e803000000000000e903000000000000ea0300000000000000000000000000000100000000000000020000000000"
+    "00000300000001000000e8030000040000000200000001000000dd336d9794370560176aa5830000000000000000000000009291a13793"
+    "96000000ce7ffffffe0001960100000101019602000002cd03e90130303030313132"
+)
+
 
 def hot(records: list[bytes], *, record: int = 0, byte: int = 0, time_ms: int = 1000, producer=None, encoding=Encoding.BYTES) -> HotBatch:  # type: ignore[no-untyped-def]
     payload = b"".join(records)
@@ -254,8 +261,8 @@ def test_a_later_version_is_refused(small_pack: bytes) -> None:
     tail = struct.pack("<IIQ8s", len(footer), _footer_crc(footer, 8 + len(footer) + 24), 8 + len(footer) + 24, b"PLYNPAK1")
     with pytest.raises(CorruptData, match="version 2"):
         read_footer(b"PLYNPAK1" + footer + tail)
-    changed = small_pack[8:16].replace(b"PLS1\x01", b"PLS1\x02") + small_pack[16 : read_footer(small_pack).entries[0].stored + 8]
-    with pytest.raises(CorruptData, match="version 2"):
+    changed = small_pack[8:16].replace(b"PLS1\x01", b"PLS1\x03") + small_pack[16 : read_footer(small_pack).entries[0].stored + 8]
+    with pytest.raises(CorruptData, match="version 3"):
         parse_slice(changed, google_crc32c.value(changed))
 
 
@@ -309,6 +316,58 @@ def test_a_merged_slice_is_the_one_that_was_never_cut(kinds: list[tuple[list[byt
         meta, parts = build_slice(Encoding.BYTES, 7, 8, batches[begin:end])
         slices.append(parse_slice(b"".join(parts), meta.crc))
     assert merge_slices(70, 80, slices) == build_slice(Encoding.BYTES, 70, 80, batches)
+
+
+def kafka_run(counts: list[int], *, record: int = 0, byte: int = 0) -> list[HotBatch]:
+    """Batches of so many records each: opaque, without lengths, of a producer."""
+    found, sequence = [], 2**31 - 2
+    for number, records in enumerate(counts):
+        payload = b"%d" % number * (records % 50 + 1)
+        last = (sequence + records - 1) % 2**31
+        producer = ("7", 0, sequence, last, 1)
+        crc = google_crc32c.value(payload)
+        found.append(HotBatch(record, byte, records, payload, b"", crc, 1000 + number, number, Encoding.KAFKA, 5, producer))
+        record, byte, sequence = record + records, byte + len(payload), (last + 1) % 2**31
+    return found
+
+
+def test_golden_bytes_of_a_slice_of_kafka_batches() -> None:
+    meta, parts = build_slice(Encoding.KAFKA, 7, 100, kafka_run([3, 1, 1000], record=7, byte=100))
+    assert b"".join(parts).hex() == GOLDEN_KAFKA
+    assert (meta.records, meta.length, meta.record_time_ms_max) == (1004, 7, 1000)
+
+
+@given(st.lists(st.integers(1, 2**28), min_size=1, max_size=12), st.data())
+def test_kafka_batches_come_back_as_they_were_merged_or_not(counts: list[int], data: st.DataObject) -> None:
+    batches = kafka_run(counts, record=50, byte=9000)
+    bounds = sorted({0, len(batches)} | data.draw(st.sets(st.integers(0, len(batches)))))
+    slices = []
+    for begin, end in pairwise(bounds):
+        meta, parts = build_slice(Encoding.KAFKA, 50, 9000, batches[begin:end])
+        slices.append(parse_slice(b"".join(parts), meta.crc))
+    meta, parts = merge_slices(50, 9000, slices)
+    assert (meta, parts) == build_slice(Encoding.KAFKA, 50, 9000, batches)
+    found = parse_slice(b"".join(parts), meta.crc)
+    assert found.producers == {number: batch.producer for number, batch in enumerate(batches)}
+    for run_bytes in (0, 1 << 16):
+        again = found.hot_batches(record=50, byte=9000, run_bytes=run_bytes)
+        assert [msgspec.structs.replace(each, payload=bytes(each.payload), place=5, producer=None) for each in again] == [
+            msgspec.structs.replace(each, producer=None) for each in batches
+        ], "small neighbours are not joined"
+    page = cut(again, Want(batches[-1].record, -1, 1 << 20, True, (50 + sum(counts), 9000 + meta.length)))
+    assert [bytes(piece.payload) for piece in page.pieces] == [batches[-1].payload]  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match="undivided"):
+        found.cut(0, 1)
+
+
+def test_a_slice_has_no_more_records_than_an_index_entry_says() -> None:
+    assert build_slice(Encoding.KAFKA, 0, 0, kafka_run([2**31, 2**31 - 1]))[0].records == 2**32 - 1
+    with pytest.raises(ValueError, match="at most"):
+        build_slice(Encoding.KAFKA, 0, 0, kafka_run([2**31, 2**31]))
+    divided = kafka_run([2])
+    divided[0].lengths = bytes(8)
+    with pytest.raises(ValueError, match="record lengths"):
+        build_slice(Encoding.KAFKA, 0, 0, divided)
 
 
 def test_slices_of_two_encodings_are_not_merged() -> None:

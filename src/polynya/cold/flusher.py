@@ -200,7 +200,7 @@ class Flusher:
             stream = self._stream(group, uid)
             if stream is not None and stream.hot and uid not in self._busy and uid not in self._groups.faulted:
                 first = not stream.cold
-                found.append(Candidate(group, uid, stream.name, stream.content_type, stream.encoding, first, list(stream.hot)))
+                found.append(Candidate(group, uid, stream.name, stream.content_type, first, list(stream.hot)))
                 if len(found) == STREAMS_MAX:
                     break
         found.sort(key=_NEIGHBOURS)

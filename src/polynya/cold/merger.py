@@ -24,12 +24,13 @@ from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply
 from polynya.stream.state import index, record_gaps
 from polynya.stream.state.model import Stream
-from polynya.wire.pack import PackBuilder, merge_slices, pack_key, parse_slice
+from polynya.wire.pack import RECORDS_MAX, PackBuilder, Slice, merge_slices, pack_key, parse_slice
 
 log = logging.getLogger("polynya.cold")
 
 SETTLED_MIN = 1024  # above this many entries in closed lines, a scan skips the start of an index
 LOOK_REST = 50  # pause between scans, as a multiple of the last scan's time; with a million streams a scan is costly
+BOUNDS_MAX = 4096  # changes of encoding that are remembered of one stream
 RUNS_MAX = 4096  # runs found by one scan
 BYTES_MAX = 64 * limits.MIB  # payload merged per scan; after that other runs may be better
 GAP_BYTES_MAX = 64 * limits.KIB  # largest gap between two slices that one request fetches
@@ -58,6 +59,7 @@ class MergeSource(msgspec.Struct, gc=False):
     entries: list[ColdSlice]
     path: str  # "" except for the first slice of a stream
     content_type: str
+    bounds: list[int] = []  # set by `build_merged`: first records of entries that join no earlier one
 
 
 class Merger:
@@ -84,6 +86,7 @@ class Merger:
         self._looked: dict[int, int] = {}  # uids with nothing to merge, and their entry count at that scan
         self._settled: dict[int, int] = {}  # uids of long indexes, and the record before which all lines are closed
         self._jobs: dict[int, tuple[int, int]] = {}  # tables, their latest jobs, and the log time at which each was first seen here
+        self._found: dict[int, set[int]] = {}  # uids, and the first records of entries that join no earlier one, as merging has found
         self._damaged: set[int] = set()  # uids with unreadable slices; their readers get the errors
         self._failures = 0  # consecutive passes with a failed pack
         self._look_seconds = 0.0  # duration of the last scan
@@ -160,13 +163,19 @@ class Merger:
         lengths = index.lengths(data)
         bounds, resting = self._bounds(stream, data, now_ms)
         runs, quiet = plan_runs(
-            lengths, cut_segments(len(lengths), [*bounds, *record_gaps.entries_behind(data)], resting), self._settings.slice_bytes_max
+            lengths,
+            cut_segments(len(lengths), [*bounds, *self._known(stream.uid, data), *record_gaps.entries_behind(data)], resting),
+            self._settings.slice_bytes_max,
         )
         if not runs and not resting:
             self._looked[stream.uid] = skipped + len(lengths)
         if quiet + skipped >= SETTLED_MIN:
             self._settled[stream.uid] = index.span(data, 0, quiet)[1] if quiet else settled
         return [MergeRun(group, stream.uid, *index.span(data, begin, end), end - begin, sum(lengths[begin:end])) for begin, end in runs]
+
+    def _known(self, uid: int, data: bytes) -> list[int]:
+        """Return the entries of an index that join no earlier one, as far as merging has found."""
+        return [index.first_from(data, record) for record in self._found.get(uid, ())]
 
     def _bounds(self, stream: Stream, data: bytes, now_ms: int) -> tuple[list[int], list[Segment]]:
         """Return the entry numbers at which claims begin and end, and the segments that a driver may be reading."""
@@ -195,7 +204,9 @@ class Merger:
         parts, slices = await asyncio.to_thread(build_merged, sources, data, key, now_ms)
         members: dict[int, list[tuple[MergeRun, ColdSlice]]] = {}
         for source, cold in zip(sources, slices, strict=True):
-            if cold is None:
+            if cold is None and source.bounds:
+                self._note_bounds(source)
+            elif cold is None:
                 self._note_damage(source)
             else:
                 members.setdefault(source.run.group, []).append((source.run, cold))
@@ -264,6 +275,15 @@ class Merger:
         for cold in request:
             found[cold.pack, cold.offset] = data[cold.offset - begin : cold.offset - begin + cold.stored]
 
+    def _note_bounds(self, source: MergeSource) -> None:
+        """Plan the next runs of a stream up to where the encoding of its batches changes, or one slice is full of records."""
+        found = self._found.setdefault(source.run.uid, set())
+        found.update(source.bounds)
+        if len(found) > BOUNDS_MAX:
+            del self._found[source.run.uid]
+            self._damaged.add(source.run.uid)
+            log.warning("the stream with uid %d changes its encoding too often: its slices are not merged", source.run.uid)
+
     def _note_damage(self, source: MergeSource) -> None:
         """Exclude a stream with lost or damaged slices from merging, unless the run has changed since."""
         if self._source(source.run) is not None:
@@ -291,7 +311,7 @@ def build_merged(
 ) -> tuple[list[bytes], list[ColdSlice | None]]:
     """Return the object's parts, and for each source its index entry.
 
-    The entry is None if a slice is missing or damaged. Runs in a thread. Removes the data that it has read from `data`.
+    The entry is None if a slice is missing or damaged, or if the run has `bounds`. Runs in a thread. Removes the data that it has read from `data`.
     """
     builder = PackBuilder()
     made: list[ColdSlice | None] = []
@@ -299,8 +319,15 @@ def build_merged(
         run, head = source.run, source.entries[0]
         try:
             parsed = [parse_slice(bytes(data.pop((cold.pack, cold.offset))), cold.crc) for cold in source.entries]
-            merged = merge_slices(head.record, head.byte, parsed)
         except (KeyError, CorruptData):
+            made.append(None)
+            continue
+        source.bounds = bounds_in(source.entries, parsed)
+        try:
+            merged = None if source.bounds else merge_slices(head.record, head.byte, parsed)
+        except CorruptData:
+            merged = None
+        if merged is None:
             made.append(None)
             continue
         entry = builder.add(run.uid, run.group, merged, path=source.path, content_type=source.content_type)
@@ -308,6 +335,18 @@ def build_merged(
         let_the_loop_run()
     parts, _ = builder.finish(home_group=sources[0].run.group, created_ms=now_ms)
     return parts, made
+
+
+def bounds_in(entries: Sequence[ColdSlice], parsed: Sequence[Slice]) -> list[int]:
+    """Return the first records of the entries that cannot be in one slice with those before."""
+    bounds: list[int] = []
+    begin = entries[0].record
+    for at in range(1, len(entries)):
+        cold = entries[at]
+        if parsed[at].encoding != parsed[at - 1].encoding or cold.record + cold.records - begin > RECORDS_MAX:
+            bounds.append(cold.record)
+            begin = cold.record
+    return bounds
 
 
 def _within(runs: Iterable[MergeRun]) -> Iterator[MergeRun]:

@@ -11,10 +11,12 @@ import msgspec
 from polynya.base import limits
 from polynya.stream.state.model import HotBatch
 from polynya.stream.state.record_gaps import run_end
+from polynya.wire.pack import RECORDS_MAX
 
 STREAMS_MAX = 4096  # per planning pass; the steps after it block the loop for a few milliseconds
 SLICES_MAX = 1024  # per pack; the state machine applies their publication in one step
 _OLDEST = attrgetter("oldest_ms")
+_ENCODING = attrgetter("encoding")
 
 
 class FlushSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,13 +40,12 @@ class Waiting(msgspec.Struct, gc=False):
 
 
 class Candidate(msgspec.Struct, gc=False):
-    """A stream chosen to be flushed, with its current hot batches: contiguous and of one encoding."""
+    """A stream chosen to be flushed, with its current hot batches, which are contiguous."""
 
     group: int
     uid: int
     name: str
     content_type: str
-    encoding: int
     first: bool  # no part of the stream is in a pack yet
     batches: Sequence[HotBatch]
 
@@ -123,19 +124,19 @@ def plan_packs(chosen: Iterable[Candidate], settings: FlushSettings) -> list[Pac
             if pack.slices and not _fits(pack, size, settings):
                 break
             named = (candidate.name, candidate.content_type) if first else ("", "")
-            pack.slices.append(SlicePlan(candidate.group, candidate.uid, candidate.encoding, run, *named))
+            pack.slices.append(SlicePlan(candidate.group, candidate.uid, run[0].encoding, run, *named))
             pack.size += size
             first = False
     return packs
 
 
 def cut_runs(batches: Sequence[HotBatch], bytes_max: int) -> list[Sequence[HotBatch]]:
-    """Split batches into gapless runs of at most `bytes_max` payload. A single larger batch forms its own run."""
-    if run_end(batches, 0, len(batches)) < len(batches):
+    """Split batches into gapless runs of one encoding and at most `bytes_max` payload. A single larger batch forms its own run."""
+    if _joined_until(batches, 0) < len(batches):
         runs: list[Sequence[HotBatch]] = []
         begin = 0
         while begin < len(batches):
-            end = run_end(batches, begin, len(batches))
+            end = _joined_until(batches, begin)
             runs += cut_runs(batches[begin:end], bytes_max)
             begin = end
         return runs
@@ -148,6 +149,17 @@ def cut_runs(batches: Sequence[HotBatch], bytes_max: int) -> list[Sequence[HotBa
             runs.append(batches[begin:end])
             begin = end
     return runs
+
+
+def _joined_until(batches: Sequence[HotBatch], begin: int) -> int:
+    """Return the end of the batches from `begin` on that one slice can hold, whatever their size."""
+    end = run_end(batches, begin, len(batches))
+    first = batches[begin]
+    if [*map(_ENCODING, batches)].count(first.encoding) < len(batches):
+        end = next((at for at in range(begin, end) if batches[at].encoding != first.encoding), end)
+    if batches[end - 1].record + batches[end - 1].records - first.record > RECORDS_MAX:
+        end = next(at for at in range(begin + 1, end) if batches[at].record + batches[at].records - first.record > RECORDS_MAX)
+    return end
 
 
 def _fits(pack: PackPlan, size: int, settings: FlushSettings) -> bool:

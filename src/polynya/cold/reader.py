@@ -85,4 +85,5 @@ class ColdReader:
 
 
 def _cost(found: Slice) -> int:
-    return found.stored + POSITION_BYTES * (found.records + 2 * found.batches)
+    records = 0 if found.undivided else found.records
+    return found.stored + POSITION_BYTES * (records + 2 * found.batches)

@@ -16,10 +16,13 @@ import google_crc32c
 import msgspec
 
 from polynya.base.errors import CorruptData
+from polynya.stream.commands import Encoding
 from polynya.stream.state.model import HotBatch
 
 MAGIC = b"PLYNPAK1"
 VERSION = 1
+KAFKA_VERSION = 2  # of a slice whose batches are undivided: they may have many records, and no record lengths
+RECORDS_MAX = 2**32 - 1  # of a slice
 TAIL_BYTES = 24
 FOOTER_GUESS_BYTES = 64 * 1024  # size of the first read from the end of an object
 _TAIL = Struct("<IIQ8s")
@@ -116,7 +119,9 @@ def build_slice(encoding: int, base_record: int, base_byte: int, batches: Sequen
     )
     if encodings.count(encoding) != len(encodings):
         raise ValueError(f"a slice has one encoding: not all batches are of {encoding}")
-    if records.count(1) != len(records) or any(lengths):
+    if encoding == Encoding.KAFKA:
+        _check_undivided(records, lengths)
+    elif records.count(1) != len(records) or any(lengths):
         _check_lengths(records, lengths)
     if crcs != tuple(map(google_crc32c.value, payloads)):
         raise CorruptData(f"a batch after record {base_record} has a wrong checksum")
@@ -124,7 +129,7 @@ def build_slice(encoding: int, base_record: int, base_byte: int, batches: Sequen
         batches=len(batches),
         records=sum(records),
         fixed=_fixed((times, record_times, records, map(len, payloads), crcs, flags)),
-        lengths=_record_lengths(records, lengths, payloads),
+        lengths=b"" if encoding == Encoding.KAFKA else _record_lengths(records, lengths, payloads),
         producers=_producers_of(producers),
         append_time_ms_max=max(times),
         record_time_ms_max=max(own or appended for own, appended in zip(record_times, times, strict=True)),
@@ -137,7 +142,7 @@ def is_intact(batch: HotBatch) -> bool:
     if google_crc32c.value(batch.payload) != batch.crc:
         return False
     if not batch.lengths:
-        return batch.records == 1
+        return batch.records == 1 or batch.encoding == Encoding.KAFKA
     sizes = len(batch.lengths) // 4
     return len(batch.lengths) == 4 * batch.records and sum(unpack(f"<{sizes}I", batch.lengths)) == len(batch.payload)
 
@@ -183,7 +188,7 @@ def _assemble(encoding: int, base: tuple[int, int], columns: _Columns, payload: 
     body += _ZEROS[: -len(body) % 8]
     begin = _HEADER.size + len(body)
     header = _HEADER.pack(
-        _SLICE_MAGIC, VERSION, encoding, 0, columns.batches, len(columns.lengths) // 4, len(columns.producers),
+        _SLICE_MAGIC, _version_of(encoding), encoding, 0, columns.batches, len(columns.lengths) // 4, len(columns.producers),
         columns.records, len(payload), *base, begin,
     )  # fmt: skip
     front = header + body
@@ -282,13 +287,14 @@ def parse_slice(data: bytes, crc: int) -> Slice:
     magic, version, encoding, compression, batches, lengths, producers, records, length, base_record, base_byte, begin = (
         _HEADER.unpack_from(data)
     )
-    if magic != _SLICE_MAGIC or version != VERSION or compression:
+    if magic != _SLICE_MAGIC or version not in (VERSION, KAFKA_VERSION) or compression:
         raise CorruptData(f"a pack slice has an unsupported format: {magic!r} version {version} compression {compression}")
     columns = _HEADER.size + _BATCH_BYTES * batches + 4 * lengths + producers
-    if begin != columns + -columns % 8 or begin + length != len(data) or lengths not in (0, records):
+    if begin != columns + -columns % 8 or begin + length != len(data) or lengths not in (0, records) or version != _version_of(encoding):
         raise CorruptData("a pack slice's header does not match its length")
     found = Slice(data, _Header(encoding, batches, lengths, producers, records, length, base_record, base_byte, begin))
-    if sum(found.batch_records) != records or sum(found.batch_lengths) != length:
+    numbers = records if found.undivided else lengths or batches
+    if sum(found.batch_records) != records or sum(found.batch_lengths) != length or numbers != records:
         raise CorruptData("a pack slice's columns do not add up")
     return found
 
@@ -313,6 +319,7 @@ class Slice:
 
     def __init__(self, data: bytes, header: _Header) -> None:
         self.encoding = header.encoding
+        self.undivided = header.encoding == Encoding.KAFKA
         self.records = header.records
         self.stored = len(data)
         self.base_record = header.base_record
@@ -348,7 +355,10 @@ class Slice:
 
     @cached_property
     def positions(self) -> array[int]:
-        """Return the start of each record in the payload, and the payload's end: `records + 1` numbers."""
+        """Return the start of each record in the payload, and the payload's end: `records + 1` numbers. Raises ValueError for undivided
+        batches."""
+        if self.undivided:
+            raise ValueError("the batches of this slice are undivided: the places of their records are not known")
         return array("Q", accumulate(self.record_lengths or self.batch_lengths, initial=0))
 
     @cached_property
@@ -372,7 +382,7 @@ class Slice:
 
     def _bounds(self, run_bytes: int) -> Sequence[int]:
         """Return the numbers of the batches at which runs begin, and the end."""
-        if not run_bytes:
+        if not run_bytes or self.undivided:
             return range(self.batches + 1)
         ends = self.batch_begins[1]
         bounds = [0]
@@ -412,7 +422,7 @@ class _Batches(Sequence[HotBatch]):
             byte=self._byte + positions[begin],
             records=last - first,
             payload=payload,
-            lengths=b"" if last - first == 1 else every_length[first:last].tobytes(),
+            lengths=b"" if last - first == 1 or source.undivided else every_length[first:last].tobytes(),
             crc=source.batch_crcs[begin] if end == begin + 1 else 0,
             time_ms=source.append_times_ms[end - 1],
             record_time_ms_max=source.record_times_ms[end - 1],
@@ -431,6 +441,17 @@ def _check_lengths(records: Sequence[int], lengths: Sequence[bytes]) -> None:
     for count, each in zip(records, lengths, strict=True):
         if len(each) != 4 * count and (each or count != 1):
             raise ValueError(f"a batch of {count} records has {len(each)} bytes of lengths")
+
+
+def _check_undivided(records: Sequence[int], lengths: Sequence[bytes]) -> None:
+    if any(lengths) or min(records) < 1:
+        raise ValueError("a Kafka batch has record lengths or no records")
+    if sum(records) > RECORDS_MAX:
+        raise ValueError(f"a slice has {sum(records)} records; expected at most {RECORDS_MAX}")
+
+
+def _version_of(encoding: int) -> int:
+    return KAFKA_VERSION if encoding == Encoding.KAFKA else VERSION
 
 
 def _record_lengths(records: Sequence[int], lengths: Sequence[bytes], payloads: Sequence[bytes]) -> bytes:

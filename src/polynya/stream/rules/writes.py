@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sys import intern
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from polynya.base.offsets import format_token
 from polynya.stream.commands import Append, Batch, Create, Fork, Produce, Retention
@@ -97,6 +97,11 @@ def _judge_state(stream: Stream, command: Append) -> Reply | None:
 def add_batch(machine: Machine, stream: Stream, command: Append | Create | Produce, batch: Batch, place: int) -> None:
     """Add the command's batch at the stream's tail."""
     producer = command.producer
+    origin: tuple[Any, ...] | None = None
+    if producer is not None:
+        origin = (producer.id, producer.epoch, producer.sequence)
+        if producer.kind:
+            origin += (producer.sequence_last, producer.kind)
     hot = HotBatch(
         stream.next_record,
         stream.next_byte,
@@ -108,7 +113,7 @@ def add_batch(machine: Machine, stream: Stream, command: Append | Create | Produ
         batch.record_time_ms_max,
         batch.encoding,
         place,
-        None if producer is None else (producer.id, producer.epoch, producer.sequence),
+        origin,
         batch.flags,
     )
     size = len(batch.payload)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from polynya.stream.commands import ColdSlice, Fork, Retention
@@ -23,7 +25,7 @@ class HotBatch(msgspec.Struct, array_like=True, gc=False):
     record_time_ms_max: int
     encoding: int
     place: int  # journal place: segment << 32 | offset of its frame
-    producer: tuple[str, int, int] | None = None  # (id, epoch, sequence)
+    producer: tuple[Any, ...] | None = None  # (id, epoch, sequence); of Kafka also (last sequence, kind)
     flags: int = 0
 
 
