@@ -1,0 +1,226 @@
+"""The primitive types of the Kafka protocol, in their classic and their flexible (compact) form.
+
+A reader gets the buffer and a position, and returns the value and the position after it. It raises
+`Malformed`, IndexError, `struct.error` or UnicodeDecodeError: see `messages.decode_request`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from struct import Struct, pack
+from typing import Annotated, TypeVar
+
+import msgspec
+
+Int8 = Annotated[int, msgspec.Meta(ge=-(2**7), le=2**7 - 1)]
+Int16 = Annotated[int, msgspec.Meta(ge=-(2**15), le=2**15 - 1)]
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Uuid = bytes  # 16 bytes
+Bytes = bytes | memoryview
+Put = Callable[[Bytes], None]  # appends a piece to the encoded message
+
+NO_UUID = bytes(16)
+_VARINT_BYTES_MAX = 5
+_T = TypeVar("_T")
+_I16, _I32 = Struct(">h"), Struct(">i")
+
+
+class Malformed(ValueError):
+    """The bytes are not a message of this version."""
+
+
+def uvarint(data: memoryview, at: int) -> tuple[int, int]:
+    """Read an unsigned varint of at most 32 bits."""
+    value = data[at]
+    if value < 0x80:
+        return value, at + 1
+    value &= 0x7F
+    for place in range(1, _VARINT_BYTES_MAX):
+        byte = data[at + place]
+        value |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            if value > 0xFFFF_FFFF:
+                break
+            return value, at + place + 1
+    raise Malformed("a varint has more than 32 bits")
+
+
+def _end(data: memoryview, at: int, size: int) -> int:
+    end = at + size
+    if size < 0 or end > len(data):
+        raise Malformed(f"a field of {size} bytes begins {len(data) - at} bytes before the end")
+    return end
+
+
+def string(data: memoryview, at: int) -> tuple[str | None, int]:
+    """Read a string with a 16-bit length; -1 is null."""
+    size = _I16.unpack_from(data, at)[0]
+    if size == -1:
+        return None, at + 2
+    end = _end(data, at + 2, size)
+    return str(data[at + 2 : end], "utf-8"), end
+
+
+def compact_string(data: memoryview, at: int) -> tuple[str | None, int]:
+    """Read a string with a varint length plus one; 0 is null."""
+    size, at = uvarint(data, at)
+    if size == 0:
+        return None, at
+    end = _end(data, at, size - 1)
+    return str(data[at:end], "utf-8"), end
+
+
+def records(data: memoryview, at: int) -> tuple[memoryview | None, int]:
+    """Read bytes with a 32-bit length, as a view; -1 is null."""
+    size = _I32.unpack_from(data, at)[0]
+    if size == -1:
+        return None, at + 4
+    end = _end(data, at + 4, size)
+    return data[at + 4 : end], end
+
+
+def compact_records(data: memoryview, at: int) -> tuple[memoryview | None, int]:
+    """Read bytes with a varint length plus one, as a view; 0 is null."""
+    size, at = uvarint(data, at)
+    if size == 0:
+        return None, at
+    end = _end(data, at, size - 1)
+    return data[at:end], end
+
+
+def uuid(data: memoryview, at: int) -> tuple[Uuid, int]:
+    """Read 16 bytes."""
+    end = _end(data, at, 16)
+    return bytes(data[at:end]), end
+
+
+def array(data: memoryview, at: int) -> tuple[int, int]:
+    """Read the 32-bit length of an array; -1 is null. Each element has at least one byte."""
+    size = _I32.unpack_from(data, at)[0]
+    if size < -1 or size > len(data) - at:
+        raise Malformed(f"an array of {size} elements in {len(data) - at} bytes")
+    return size, at + 4
+
+
+def compact_array(data: memoryview, at: int) -> tuple[int, int]:
+    """Read the varint length of an array, which is one more than its elements; -1 is null."""
+    size, at = uvarint(data, at)
+    if size - 1 > len(data) - at:
+        raise Malformed(f"an array of {size - 1} elements in {len(data) - at} bytes")
+    return size - 1, at
+
+
+def integers(data: memoryview, at: int, count: int) -> tuple[list[int], int]:
+    """Read `count` 32-bit integers."""
+    shape = Struct(f">{count}i")
+    return list(shape.unpack_from(data, at)), at + shape.size
+
+
+def tag(data: memoryview, at: int) -> tuple[int, int, int]:
+    """Read the head of a tagged field: its number, the begin of its value, and the end."""
+    number, at = uvarint(data, at)
+    size, at = uvarint(data, at)
+    return number, at, _end(data, at, size)
+
+
+def skip_tags(data: memoryview, at: int) -> int:
+    """Return the position after the tagged fields, of which none is known."""
+    count, at = uvarint(data, at)
+    for _ in range(count):
+        at = tag(data, at)[2]
+    return at
+
+
+def counted(count: int) -> None:
+    """Refuse a null array where this version allows none."""
+    if count < 0:
+        raise Malformed("null in an array that cannot be null")
+
+
+def given(value: _T | None) -> _T:
+    """Return the value, or refuse a null where this version allows none."""
+    if value is None:
+        raise Malformed("null in a field that cannot be null")
+    return value
+
+
+def put_uvarint(put: Put, value: int) -> None:
+    """Write an unsigned varint."""
+    if value < 0x80:
+        put(_SMALL[value])
+        return
+    parts = bytearray()
+    while value >= 0x80:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    put(bytes(parts))
+
+
+_SMALL = [bytes([value]) for value in range(0x80)]
+
+
+def put_string(put: Put, value: str | None) -> None:
+    """Write a string with a 16-bit length."""
+    if value is None:
+        put(b"\xff\xff")
+        return
+    data = value.encode()
+    put(_I16.pack(len(data)) + data)
+
+
+def put_compact_string(put: Put, value: str | None) -> None:
+    """Write a string with a varint length."""
+    if value is None:
+        put(b"\0")
+        return
+    data = value.encode()
+    put_uvarint(put, len(data) + 1)
+    put(data)
+
+
+def put_records(put: Put, value: list[Bytes] | None) -> None:
+    """Write pieces of bytes with a 32-bit length, uncopied."""
+    if value is None:
+        put(b"\xff\xff\xff\xff")
+        return
+    put(_I32.pack(sum(map(len, value))))
+    for piece in value:
+        put(piece)
+
+
+def put_compact_records(put: Put, value: list[Bytes] | None) -> None:
+    """Write pieces of bytes with a varint length, uncopied."""
+    if value is None:
+        put(b"\0")
+        return
+    put_uvarint(put, sum(map(len, value)) + 1)
+    for piece in value:
+        put(piece)
+
+
+def put_array(put: Put, count: int) -> None:
+    """Write the 32-bit length of an array; -1 is null."""
+    put(_I32.pack(count))
+
+
+def put_compact_array(put: Put, count: int) -> None:
+    """Write the varint length of an array; -1 is null."""
+    put_uvarint(put, count + 1)
+
+
+def put_integers(put: Put, values: list[int]) -> None:
+    """Write 32-bit integers without a length."""
+    put(pack(f">{len(values)}i", *values))
+
+
+def put_tags(put: Put, fields: Iterable[tuple[int, list[Bytes]]]) -> None:
+    """Write tagged fields, each with its number and its pieces, in order of the numbers."""
+    written = list(fields)
+    put_uvarint(put, len(written))
+    for number, pieces in written:
+        put_uvarint(put, number)
+        put_uvarint(put, sum(map(len, pieces)))
+        for piece in pieces:
+            put(piece)
