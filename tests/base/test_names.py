@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from zlib import crc32
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from polynya.base.names import (
     RESERVED_FIRST,
+    RESERVED_LATER,
     BadName,
     bucket_of,
     canonical_name,
     canonical_prefix,
+    group_of,
     is_bucket,
+    partition_name,
     spelled_name,
 )
 
@@ -66,3 +71,19 @@ def test_a_name_is_found_again_by_its_spelling(path: str) -> None:
         return
     assert is_bucket(bucket_of(name))
     assert canonical_name(name) == canonical_name(spelled_name(name)) == name
+
+
+def test_the_partitions_of_a_topic_lie_in_consecutive_groups() -> None:
+    """Golden: the groups of existing data must not change."""
+    assert [group_of(partition_name("orders", number), 16) for number in range(6)] == [15, 16, 1, 2, 3, 4]
+    assert [group_of(partition_name("a.b_c-D", number), 3) for number in range(4)] == [3, 1, 2, 3]
+    assert len({group_of(partition_name("x", number), 64) for number in range(64)}) == 64
+    for other in ("kafka/orders", "kafka/orders/01", "kafka/orders/x", "kafka/a/b/1", "kafka//1", "kafkas/orders/1"):
+        assert group_of(other, 16) == 1 + crc32(other.encode()) % 16
+
+
+def test_a_topic_named_as_a_reserved_segment_has_a_stream() -> None:
+    for reserved in RESERVED_LATER:
+        assert canonical_name(partition_name(reserved, 0)) == f"kafka/~{reserved}/0"
+    for free in ("__consumer_offsets", "_schemas", "v1", "a.b", "orders"):
+        assert canonical_name(partition_name(free, 12)) == f"kafka/{free}/12"

@@ -30,6 +30,10 @@ from polynya.stream.commands import (
     SubscriptionLinked,
     SubscriptionPut,
     SubscriptionStreams,
+    TopicDrop,
+    TopicGone,
+    TopicPut,
+    TopicReady,
     Touch,
     Trim,
     UnlinkSubscription,
@@ -80,6 +84,18 @@ def test_each_command_alone() -> None:
     world.chain(1)
     apply(Create(A, 902, "application/json", Encoding.JSON))
     apply(Delete(A, 903))
+
+
+def test_each_command_of_a_topic_alone() -> None:
+    world = World()
+    apply = changing(world)
+    apply(TopicPut("b", bytes(16), 3, [("retention.ms", "-1")], 1))
+    apply(TopicPut("a", bytes(16), 1, [], 2))
+    apply(TopicReady("b", bytes(16)))
+    apply(TopicDrop("b", bytes(16)))
+    apply(TopicGone("b", bytes(16)))
+    apply(TopicDrop("a", bytes(16)))
+    apply(TopicGone("a", bytes(16)))
 
 
 def test_each_command_of_a_subscription_alone() -> None:

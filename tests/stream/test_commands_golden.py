@@ -104,17 +104,21 @@ GOLDEN: list[tuple[c.Command, str]] = [
     (c.BucketRetention("docs", c.Retention(None, 1000), 9), "9451a4646f637392c0cd03e809"),
     (
         c.ClusterBorn([NODE], [c.Placement((1, 2, 3), (1, 2, 4), 2, 7)], 3),
-        "9452919804a3683a31a8687474703a2f2f68a17a020103c291949301020393010204020703",
+        "9452919904a3683a31a8687474703a2f2f68a17a020103c2a091949301020393010204020703",
     ),
-    (c.NodeAdd(NODE, True), "93539804a3683a31a8687474703a2f2f68a17a020103c2c3"),
+    (c.NodeAdd(NODE, True), "93539904a3683a31a8687474703a2f2f68a17a020103c2a0c3"),
     (c.NodeSet(4, c.NodeState.LEAVING), "93540404"),
-    (c.NodeAnnounce(4, "h:1", "http://h", "z", 2), "965504a3683a31a8687474703a2f2f68a17a02"),
+    (c.NodeAnnounce(4, "h:1", "http://h", "z", 2), "975504a3683a31a8687474703a2f2f68a17a02a0"),
     (c.PlaceGroup(1, (1, 2, 4), 2, 7), "955601930102040207"),
     (c.GroupPlaced(1, (1, 2, 4), 8), "9457019301020408"),
     (c.SetBalancing(True, 5), "9358c305"),
     (c.SetLevel(7), "925a07"),
-    (c.ReaderAdd(READER), "925b9805a3683a32a8687474703a2f2f69a3666172000000c3"),
+    (c.ReaderAdd(READER), "925b9905a3683a32a8687474703a2f2f69a3666172000000c3a0"),
     (c.NodePromote(4, True), "935c04c3"),
+    (c.TopicPut("t", bytes(16), 3, [("k", "v")], 9), "9664a174c410" + "00" * 16 + "039192a16ba17609"),
+    (c.TopicReady("t", bytes(16)), "9365a174c410" + "00" * 16),
+    (c.TopicDrop("t", bytes(16)), "9366a174c410" + "00" * 16),
+    (c.TopicGone("t", bytes(16)), "9367a174c410" + "00" * 16),
     (
         c.Bundle([c.Append("a", 2, "t", BATCH), c.Append("b", 3, "", None, close=True)]),
         "9263929902a16102a174980102c405312c32322ccee3069283c4080200000003000000000007c0c0c2009902a16203a0c0c0c0c300",
@@ -168,5 +172,14 @@ def test_levels_are_those_of_commands() -> None:
     """By tag, so that a class can be renamed."""
     kinds = c.Command.__subclasses__()
     raised = {kind: level_of(kind) for kind in kinds if level_of(kind) > 1}
-    assert raised == {c.Evict: 2, c.Return: 2, c.ReaderAdd: 2, c.NodePromote: 2, c.Bundle: 2, c.Produce: 3, c.ProducerIds: 3}
+    assert raised == {
+        c.Evict: 2,
+        c.Return: 2,
+        c.ReaderAdd: 2,
+        c.NodePromote: 2,
+        c.Bundle: 2,
+        c.Produce: 3,
+        c.ProducerIds: 3,
+        **dict.fromkeys((c.TopicPut, c.TopicReady, c.TopicDrop, c.TopicGone), 3),
+    }
     assert {tag_of(kind) for kind in kinds} >= LEVELS.keys()

@@ -18,6 +18,10 @@ LEVELS: dict[int, int] = {  # command tag -> the level that a group must have be
     91: 2,  # ReaderAdd
     92: 2,  # NodePromote
     99: 2,  # Bundle
+    100: 3,  # TopicPut
+    101: 3,  # TopicReady
+    102: 3,  # TopicDrop
+    103: 3,  # TopicGone
 }
 
 

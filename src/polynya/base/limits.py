@@ -60,6 +60,12 @@ SSE_RECYCLE_SECONDS = 60.0
 SSE_KEEPALIVE_SECONDS = 15.0
 ATTEMPTS_REMEMBERED_MAX = 8192  # fork attempts and packs that a group must not accept again; older ones are settled
 
+TOPICS_MAX = 100_000  # Kafka topics of a cluster: the meta group holds them in memory
+PARTITIONS_MAX = 10_000  # of one topic: it is created as one operation
+KAFKA_REQUEST_BYTES_MAX = 64 * MIB  # one request: batches of many partitions; it is held whole
+KAFKA_REQUESTS_BYTES_PER_CORE = 256 * MIB  # requests that arrive or are in work; then reading pauses
+KAFKA_SMALL_REQUEST_BYTES_MAX = 4 * MIB  # a request without records: lists of names
+
 SQL_BODY_BYTES_MAX = 128 * KIB  # one SQL query: text written by a person or program, not data
 SQL_ROWS_DEFAULT = 1000  # rows of a response, unless `rows` is given
 SQL_ROWS_MAX = 10_000  # read larger results directly from the tables

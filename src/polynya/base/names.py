@@ -7,6 +7,7 @@ from polynya.base.limits import PATH_BYTES_MAX
 DEFAULT_BUCKET = "default"
 RESERVED_FIRST = frozenset(["v1", "livez", "readyz", "health", "metrics", "iceberg", "console", "schemas", "debug", "favicon.ico"])
 RESERVED_LATER = frozenset(["snapshot", "bootstrap", "attrs", "retention", "incarnation", "chunk", "parts", "append-batch"])
+KAFKA_PREFIX = "kafka/"  # partition N of topic T is the stream `kafka/T/N`
 BUCKET_RULE = "a bucket's name is 1 to 64 of a-z, 0-9, _ and -, does not begin with _, and is not a reserved word"
 _BUCKET_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-")
 
@@ -76,6 +77,11 @@ def spelled_name(name: str) -> str:
     return rest
 
 
+def partition_name(topic: str, number: int) -> str:
+    """Return the canonical name of a partition's stream. A topic whose name is a reserved segment gets a `~`."""
+    return f"{KAFKA_PREFIX}{f'~{topic}' if topic in RESERVED_LATER else topic}/{number}"
+
+
 def hash_tag(name: str) -> str:
     """Return the part of a name that determines its group: the first non-empty `{…}`, else the whole name."""
     begin = name.find("{")
@@ -92,5 +98,10 @@ def hash_tag(name: str) -> str:
 def group_of(name: str, groups: int) -> int:
     """Return the group (1 … `groups`) of a canonical name; group 0 is the meta group and holds no streams.
 
-    The hash is CRC-32 (ISO-HDLC, as in zlib) of the UTF-8 hash tag: stable, available in every language, and one C call here."""
+    The hash is CRC-32 (ISO-HDLC, as in zlib) of the UTF-8 hash tag: stable, available in every language, and one C call here.
+    The partitions of a Kafka topic, `kafka/TOPIC/N`, lie in consecutive groups: a hash would crowd some of few."""
+    if name.startswith(KAFKA_PREFIX):
+        topic, _, number = name[len(KAFKA_PREFIX) :].rpartition("/")
+        if topic and "/" not in topic and number.isascii() and number.isdigit() and str(int(number)) == number:
+            return 1 + (crc32(topic.encode()) + int(number)) % groups
     return 1 + crc32(hash_tag(name).encode()) % groups

@@ -1,7 +1,8 @@
 """The commands of a group's log, which are also its wire and journal types.
 
 msgspec structs, array-like, integer tags; fields are only appended, and with defaults; golden bytes are in the tests. Tags in use: 1-19
-streams, 20-29 across groups, 30-39 object tier, 40-59 subscriptions, 60-79 tables, 80-92 cluster, 99 the log itself.
+streams, 20-29 across groups, 30-39 object tier, 40-59 subscriptions, 60-79 tables, 80-92 cluster, 99 the log itself,
+100-109 topics.
 """
 
 from __future__ import annotations
@@ -95,6 +96,9 @@ class SetRetention(Command, tag=7, frozen=True, gc=False):
     retention: Retention | None
     now_ms: int
     uid: int = 0
+
+
+KAFKA_CONTENT_TYPE = "application/vnd.apache.kafka.recordbatch"  # of the streams that are partitions
 
 
 class Produce(Command, tag=8, frozen=True):
@@ -398,6 +402,7 @@ class NodeRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     state: int = NodeState.ACTIVE
     replaces: int = 0  # the node whose replicas it takes over
     reader: bool = False  # a read replica: it follows every group and votes in none
+    kafka: str = ""  # HOST:PORT for Kafka clients; "": it serves none
 
 
 class Placement(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -439,6 +444,7 @@ class NodeAnnounce(Command, tag=85, frozen=True, gc=False):
     http: str
     zone: str
     cores: int
+    kafka: str = ""  # level 3
 
 
 class PlaceGroup(Command, tag=86, frozen=True, gc=False):
@@ -490,6 +496,39 @@ class NodePromote(Command, tag=92, frozen=True, gc=False):
 
     node: int
     balance: bool = False
+
+
+class TopicPut(Command, tag=100, frozen=True, gc=False):
+    """Add a Kafka topic, in the meta group, unless its name is taken. Level 3.
+
+    Detail: the topic, new or known. Its partitions' streams are created next; then comes `TopicReady`."""
+
+    name: str
+    id: bytes  # 16 random bytes: a topic of the same name that is created later has another
+    partitions: int
+    configs: list[tuple[str, str]]
+    now_ms: int
+
+
+class TopicReady(Command, tag=101, frozen=True, gc=False):
+    """Record in the meta group that the streams of all partitions exist. Level 3."""
+
+    name: str
+    id: bytes
+
+
+class TopicDrop(Command, tag=102, frozen=True, gc=False):
+    """Begin to delete a topic, in the meta group. Its name stays taken until `TopicGone`. Level 3."""
+
+    name: str
+    id: bytes
+
+
+class TopicGone(Command, tag=103, frozen=True, gc=False):
+    """Remove a dropped topic whose streams are deleted from the meta group. Level 3."""
+
+    name: str
+    id: bytes
 
 
 class Bundle(Command, tag=99, frozen=True, gc=False):
@@ -548,5 +587,9 @@ AnyCommand = (
     | SetLevel
     | ReaderAdd
     | NodePromote
+    | TopicPut
+    | TopicReady
+    | TopicDrop
+    | TopicGone
     | Bundle
 )

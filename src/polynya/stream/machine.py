@@ -50,6 +50,7 @@ from polynya.stream.rules import (
     publishing,
     retention,
     tables,
+    topics,
     trimming,
     writes,
 )
@@ -96,6 +97,8 @@ class Machine:
         self.subscriptions = SubscriptionState()
         self.meta: dict[str, bytes] = {}  # meta group only
         self.buckets: dict[str, Retention] = {}  # meta group only: retention policies of buckets
+        self.topics: dict[str, topics.Topic] = {}  # meta group only: Kafka topics by name
+        self.topic_changes = 0  # since this object was made: a reader compares it
         self.map: placement.ClusterMap | None = None  # meta group of a cluster only
         self.level = 1  # feature level of the rules (base/levels.py)
         self.uid_counter = 0
@@ -297,4 +300,5 @@ _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     **feature_level.RULES,
     **placement.RULES,
     **meta.RULES,
+    **topics.RULES,
 }

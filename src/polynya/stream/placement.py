@@ -237,7 +237,7 @@ def apply_announce(machine: Machine, command: NodeAnnounce, place: int) -> Reply
     if isinstance(found, Reply):
         return found
     now, node = found
-    told = msgspec.structs.replace(node, peer=command.peer, http=command.http, zone=command.zone, cores=command.cores)
+    told = msgspec.structs.replace(node, peer=command.peer, http=command.http, zone=command.zone, cores=command.cores, kafka=command.kafka)
     if told == node:
         return _done(machine)
     if any(command.peer == other.peer for other in now.nodes.values() if other.id != node.id and other.state != NodeState.REMOVED):

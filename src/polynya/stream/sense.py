@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from polynya.base import levels
-from polynya.base.limits import FORK_DEPTH_MAX, GROUPS_MAX, PATH_BYTES_MAX
+from polynya.base.limits import FORK_DEPTH_MAX, GROUPS_MAX, PARTITIONS_MAX, PATH_BYTES_MAX
 from polynya.stream.commands import (
     BUNDLE_COMMANDS_MAX,
     AckLinks,
@@ -69,6 +69,10 @@ from polynya.stream.commands import (
     TableCreate,
     TableOpen,
     TablePlanned,
+    TopicDrop,
+    TopicGone,
+    TopicPut,
+    TopicReady,
     Touch,
     Trim,
     UnlinkSubscription,
@@ -172,6 +176,7 @@ SPANS: dict[type, dict[str, Span]] = {
     SetBalancing: {"replicas": _REPLICAS},
     MetaChange: {"version": _COUNTER},
     NodePromote: {"node": _NODE},
+    TopicPut: {"partitions": (1, PARTITIONS_MAX), "now_ms": _TIME},
 }
 # Allowed ranges of the numbers in each tuple of a list field.
 ROWS: dict[type, tuple[str, tuple[Span | None, ...]]] = {
@@ -369,6 +374,12 @@ def _scope(command: MetaChange) -> str:
     return "" if all(key for key, _ in command.changes) else "a setting has an empty key"
 
 
+def _topic(command: TopicPut | TopicReady | TopicDrop | TopicGone) -> str:
+    if len(command.id) != 16:
+        return f"the id of a topic has {len(command.id)} bytes; expected 16"
+    return "" if 0 < len(command.name) <= 249 else "the name of a topic has 1 to 249 characters"
+
+
 def _key(command: MetaSet) -> str:
     return (
         f"'{command.key[:100]}' is not a valid key: a key is a non-empty word without a slash"
@@ -401,4 +412,5 @@ _RULES: dict[type, Callable[[Any], str]] = {
     MetaChange: _scope,
     MetaSet: _key,
     SetLevel: _level,
+    **dict.fromkeys((TopicPut, TopicReady, TopicDrop, TopicGone), _topic),
 }

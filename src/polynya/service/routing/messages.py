@@ -10,6 +10,7 @@ from polynya.service.api import Facts, Page, ReadQuery, Refusal, Span
 from polynya.stream.commands import Retention
 from polynya.stream.replies import Reply
 from polynya.stream.rules.tables import Lag, Table
+from polynya.stream.rules.topics import Topic
 
 PROPOSE = 1
 FACTS = 2
@@ -26,6 +27,7 @@ LEADERS = 12
 PROPOSE_ALL = 13
 META = 14
 PASS_ON = 15
+TOPICS = 16
 
 
 class ReadUid(msgspec.Struct, array_like=True, gc=False):
@@ -102,6 +104,7 @@ DECODERS: dict[int, msgspec.msgpack.Decoder[Any]] = {
     BUCKETS: msgspec.msgpack.Decoder(dict[str, Retention]),
     FLUSH: msgspec.msgpack.Decoder(None),
     META: msgspec.msgpack.Decoder(dict[str, bytes]),
+    TOPICS: msgspec.msgpack.Decoder(list[Topic]),
 }
 
 

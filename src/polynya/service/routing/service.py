@@ -27,6 +27,7 @@ from polynya.service.streams.retention import set_bucket, trim
 from polynya.stream.commands import Append, Command, Create, Retention
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.rules.tables import Lag, Table
+from polynya.stream.rules.topics import Topic
 from polynya.wal import DiskFull
 
 Answer = Callable[[bytes | BaseException], None]
@@ -218,6 +219,12 @@ class NodeService:
         found: dict[str, Retention] = await self._at_replica(0, messages.BUCKETS, messages.Flush(""), self._buckets_here)
         return found
 
+    async def topics(self, *, local: bool = False) -> list[Topic]:
+        """Return the Kafka topics from the meta group. `local`: of this node's replica."""
+        question = messages.Attach(0, "", local)
+        found: list[Topic] = await self._at_replica(0, messages.TOPICS, question, self._topics_here, local=local)
+        return found
+
     async def meta(self, scope: str) -> dict[str, bytes]:
         """Return the entries of the meta group under a scope (see `polynya.stream.rules.meta`)."""
         found: dict[str, bytes] = await self._at_replica(0, messages.META, messages.Flush(scope), self._meta_here)
@@ -350,6 +357,7 @@ class NodeService:
         self._on_async(transport, messages.READ_UID, messages.ReadUid, self._read_uid_here)
         self._on_async(transport, messages.PLACE_OF_TIME, messages.TimeOfUid, self._place_of_time_here)
         self._on_async(transport, messages.BUCKETS, messages.Flush, self._buckets_here)
+        self._on_async(transport, messages.TOPICS, messages.Attach, self._topics_here)
         self._on_async(transport, messages.META, messages.Flush, self._meta_here)
         self._on_async(transport, messages.LIST, messages.ListQuery, self._list_here)
         self._on_async(transport, messages.TABLES, messages.Flush, self._tables_here)
@@ -375,6 +383,10 @@ class NodeService:
     async def _buckets_here(self, question: messages.Flush) -> dict[str, Retention]:
         await self.local.linearize(0)
         return dict(self.local.here(0).buckets)
+
+    async def _topics_here(self, question: messages.Attach) -> list[Topic]:
+        await self.local.prepare(0, local=question.local)
+        return [structs.replace(topic) for topic in self.local.here(0).topics.values()]
 
     async def _meta_here(self, question: messages.Flush) -> dict[str, bytes]:
         await self.local.linearize(0)

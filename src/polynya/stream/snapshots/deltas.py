@@ -34,7 +34,16 @@ _LENGTH = Struct("<I")
 _MANY = Struct(">BI")  # msgpack: header of a long array
 _encode = msgspec.msgpack.encode
 _FIELDS = Image.__struct_fields__
-_ONE_BY_ONE = ("outbox", "attempts", "held", "packs", "released", "streams", "subscriptions")  # all other parts are whole in every snapshot
+_ONE_BY_ONE = (
+    "outbox",
+    "attempts",
+    "held",
+    "packs",
+    "released",
+    "streams",
+    "subscriptions",
+    "topics",
+)  # all other parts are whole in every snapshot
 
 
 class Gone(msgspec.Struct, array_like=True, gc=False):
@@ -45,6 +54,7 @@ class Gone(msgspec.Struct, array_like=True, gc=False):
     held: list[str] = []
     packs: list[str] = []
     homes: list[str] = []
+    topics: list[str] = []
 
 
 class DeltaHead(msgspec.Struct, array_like=True, gc=False):
@@ -71,8 +81,15 @@ class _Home(msgspec.Struct, array_like=True, gc=False):
     uid: int
 
 
+class _Named(msgspec.Struct, array_like=True, gc=False):
+    """The first field of a topic."""
+
+    name: str
+
+
 _uid_of = msgspec.msgpack.Decoder(_Uid).decode
 _home_of = msgspec.msgpack.Decoder(_Home).decode
+_named_of = msgspec.msgpack.Decoder(_Named).decode
 _list_of = msgspec.msgpack.Decoder(list[Raw]).decode
 _head_of = msgspec.msgpack.Decoder(DeltaHead).decode
 _held_of = msgspec.msgpack.Decoder(dict[str, PackReference]).decode
@@ -110,6 +127,7 @@ def encode_head(machine: Machine, changes: Changes, streams: int, *, whole: bool
     image.held = {pack: held for pack, held in machine.held.items() if whole or pack in changes.held}
     image.packs = {pack: machine.packs[pack] for pack in machine.packs if whole or pack in changes.packs}
     image.subscriptions = structs.replace(subscribed, homes=homes) if watched else Subscribed(homes, [], [], [])
+    image.topics = snapshots.topics_of(machine, None if whole else changes.topics)
     away = {stub.uid for name in changes.evicted if (stub := stub_of(machine, name)) is not None}
     gone = Gone(
         sorted(uid for uid in changes.streams if uid not in machine.by_uid and uid not in away),
@@ -117,12 +135,16 @@ def encode_head(machine: Machine, changes: Changes, streams: int, *, whole: bool
         sorted(changes.held - machine.held.keys()),
         sorted(changes.packs - machine.packs.keys()),
         sorted(changes.homes - machine.subscriptions.homes.keys()),
+        sorted(changes.topics - machine.topics.keys()),
     )
     head = _encode(DeltaHead(VERSION, Raw(_encode(image)), gone, watched, streams))
     return _LENGTH.pack(len(head)) + head
 
 
 # --- merging -----------------------------------------------------------------------------------------------------------------------
+
+
+_DEFAULTS = _list_of(_encode(Image(snapshots.VERSION, 0, 0, 0, 0, [], [], {}, {}, [], [])))
 
 
 class SnapshotPart(msgspec.Struct, frozen=True, gc=False):
@@ -160,11 +182,12 @@ class _Merged:
         self.held: dict[str, PackReference] = {}
         self.packs: dict[str, Raw] = {}
         self.homes: dict[str, tuple[int, Raw]] = {}  # with their uids
+        self.topics: dict[str, Raw] = {}
         self.attempts: list[str] = []
         self.released: list[str] = []
         self.watches: list[Raw] = []  # tombstones, registrations, dropped incarnations
         self.watched = False
-        self.gone = [set[Any](), set[Any](), set[Any](), set[Any](), set[Any]()]
+        self.gone = [set[Any]() for _ in self._maps]
 
     def add_base(self, body: bytes) -> None:
         image = _list_of(body)
@@ -183,7 +206,7 @@ class _Merged:
         streams = _list_of(_MANY.pack(0xDD, head.streams) + body[_LENGTH.size + length :])
         self._add(_list_of(head.image), streams, watched=head.watched)
         gone = head.gone
-        tombstones: tuple[list[Any], ...] = (gone.streams, gone.messages, gone.held, gone.packs, gone.homes)
+        tombstones: tuple[list[Any], ...] = (gone.streams, gone.messages, gone.held, gone.packs, gone.homes, gone.topics)
         for known, all_gone, keys in zip(self._maps, self.gone, tombstones, strict=True):
             all_gone.update(keys)
             for key in keys:
@@ -191,10 +214,11 @@ class _Merged:
 
     @property
     def _maps(self) -> tuple[dict[Any, Any], ...]:
-        return self.streams, self.messages, self.held, self.packs, self.homes
+        return self.streams, self.messages, self.held, self.packs, self.homes, self.topics
 
     def _add(self, image: list[Raw], streams: list[Raw], *, watched: bool) -> None:
-        outbox, attempts, held, packs, released, _, subscribed = (image[_FIELDS.index(name)] for name in _ONE_BY_ONE)
+        image += _DEFAULTS[len(image) :]  # an earlier release wrote fewer fields
+        outbox, attempts, held, packs, released, _, subscribed, topics = (image[_FIELDS.index(name)] for name in _ONE_BY_ONE)
         self.image = image
         homes, *watches = _list_of(subscribed) if subscribed != b"\xc0" else _list_of(_encode(Subscribed([], [], [], [])))
         news: tuple[dict[Any, Any], ...] = (
@@ -203,6 +227,7 @@ class _Merged:
             _held_of(held),
             _packs_of(packs),
             {(named := _home_of(home)).id: (named.uid, home) for home in _list_of(homes)},
+            {_named_of(topic).name: topic for topic in _list_of(topics)},
         )
         for known, gone, new in zip(self._maps, self.gone, news, strict=True):
             known.update(new)
@@ -224,6 +249,7 @@ class _Merged:
             self.released,
             [self.streams[uid] for uid in sorted(self.streams)],
             [homes, *watches],
+            [self.topics[name] for name in sorted(self.topics)],
         )
         for name, part in zip(_ONE_BY_ONE, parts, strict=True):
             self.image[_FIELDS.index(name)] = Raw(_encode(part))

@@ -17,6 +17,7 @@ from polynya.stream.commands import ReleasePack, Retention, Unpin
 from polynya.stream.placement import ClusterMap
 from polynya.stream.rules import eviction
 from polynya.stream.rules.tables import Table
+from polynya.stream.rules.topics import Topic
 from polynya.stream.state import index
 from polynya.stream.state.model import HotBatch, Pack, PackReference, Stream
 from polynya.stream.subscriptions import links
@@ -53,6 +54,7 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     level: int = 1
     log_ms: int = 0
     producer_id_counter: int = 0
+    topics: list[Topic] = []
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -86,7 +88,13 @@ def _whole_image_of(machine: Machine) -> Image:
     image.attempts, image.released = list(machine.attempts), list(machine.released)
     image.held, image.packs = machine.held, dict(sorted(machine.packs.items()))
     image.subscriptions = links.encode_image(machine.subscriptions)
+    image.topics = topics_of(machine)
     return image
+
+
+def topics_of(machine: Machine, names: Container[str] | None = None) -> list[Topic]:
+    """Return the topics, all or those given, by name."""
+    return [machine.topics[name] for name in sorted(machine.topics) if names is None or name in names]
 
 
 def image_of(machine: Machine) -> Image:
@@ -178,6 +186,7 @@ def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int
         links.decode_image(machine, image.subscriptions)
     machine.meta = image.meta
     machine.map = image.map
+    machine.topics = {topic.name: topic for topic in image.topics}
     machine.level = image.level
     machine.producer_id_counter = image.producer_id_counter
     machine.log_ms = image.log_ms or max((stream.activity_ms for stream in image.streams), default=0)  # 0: written by 0.1.0

@@ -13,7 +13,7 @@ class Changes:
     Sets of changed names cost nothing for an idle stream; a mark on every stream would. The parts not named here are small, and every
     snapshot contains them whole."""
 
-    __slots__ = ("attempts", "born", "evicted", "held", "homes", "messages", "packs", "released", "streams", "watched")
+    __slots__ = ("attempts", "born", "evicted", "held", "homes", "messages", "packs", "released", "streams", "topics", "watched")
 
     def __init__(self, born: int = 0) -> None:
         """Start with no changes. `born`: the machine's uid counter. Streams created later are in no snapshot and need no tombstone."""
@@ -24,6 +24,7 @@ class Changes:
         self.held: set[str] = set()  # packs
         self.packs: set[str] = set()
         self.homes: set[str] = set()  # subscriptions
+        self.topics: set[str] = set()
         self.attempts: list[str] = []  # remembered since, in order; `released` as well
         self.released: list[str] = []
         self.watched = False  # True writes all registrations, tombstones and dropped incarnations of subscriptions
@@ -44,7 +45,7 @@ class Changes:
     def put_back(self, taken: Changes) -> None:
         """Merge back the changes `taken` for a snapshot that was not written."""
         self.born = taken.born
-        for name in ("streams", "evicted", "messages", "held", "packs", "homes"):
+        for name in ("streams", "evicted", "messages", "held", "packs", "homes", "topics"):
             getattr(self, name).update(getattr(taken, name))
         self.attempts[:0] = taken.attempts
         self.released[:0] = taken.released
@@ -53,7 +54,7 @@ class Changes:
     def __bool__(self) -> bool:
         """Report whether anything changed."""
         return self.watched or any(
-            (self.streams, self.evicted, self.messages, self.held, self.packs, self.homes, self.attempts, self.released),
+            (self.streams, self.evicted, self.messages, self.held, self.packs, self.homes, self.topics, self.attempts, self.released),
         )
 
 

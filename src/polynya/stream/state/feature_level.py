@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from polynya.base.levels import LEVELS, check_level
-from polynya.stream.commands import Bundle, Command, Create, Encoding, Produce, SetLevel
+from polynya.stream.commands import Bundle, Command, Create, Encoding, NodeAnnounce, Produce, SetLevel, TopicPut
 from polynya.stream.replies import Code, Reply
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ def level_for(command: Command) -> int:
         return max([level_of(Bundle), *map(level_for, command.commands)])
     if isinstance(command, Create) and command.encoding == Encoding.KAFKA:
         return level_of(Produce)
+    if isinstance(command, NodeAnnounce) and command.kafka:  # an older node would not keep the address
+        return level_of(TopicPut)
     return level_of(type(command))
 
 
