@@ -75,6 +75,8 @@ class RunningNode(Speaker):
         self._told(r"  look    (\S+)")  # the end of the banner: all of it is in the log now
         self.url = self._told(r"listening on (\S+)")
         self.admin = self._told(r"admin on (\S+)")
+        found = re.search(r"^Kafka on (\S+)", "".join(self.log), re.MULTILINE)
+        self.kafka = found[1] if found else ""
 
     def stop(self) -> int:
         """SIGTERM, and the exit code."""

@@ -164,7 +164,7 @@ def test_an_authority_is_made_once_and_certificates_again(tmp_path: Path):
     [
         (("--cluster-node", "2"), "--cluster-node is chosen here for each node"),
         (("--listen", "127.0.0.1:x"), "--listen: expected HOST:PORT"),
-        (("--listen", "127.0.0.1:65520"), "need ports up to 65542"),
+        (("--listen", "127.0.0.1:65520"), "need ports up to 65543"),
         (("--nodes", "3", "--replicas", "5"), "--replicas 5: each group needs 5 nodes that vote, and this cluster has 3"),
         (("--replicas", "5", "--readers", "2"), "--replicas 5: each group needs 5 nodes that vote, and this cluster has 3"),
     ],

@@ -107,6 +107,17 @@ def test_the_admin_port_beyond_loopback_has_tls():
     assert loaded(admin_listen="127.0.0.1:4450").unsafe == []
 
 
+def test_kafka_is_not_served_where_it_would_go_round_access_control():
+    assert loaded().kafka.listen is None
+    assert loaded(kafka_listen="off", auth_required="true").kafka.listen == "off"
+    assert "this node requires tokens" in refusal({"--kafka-listen": "127.0.0.1:9092", "--auth-required": "true"})
+    assert "not authenticated" in refusal({"--kafka-listen": "0.0.0.0:9092"})
+    assert "expected HOST:PORT" in refusal({"--kafka-listen": "nowhere"})
+    assert "port from 1 to 65535" in refusal({"--kafka-advertised": "host:0"})
+    open_to_all = loaded(kafka_listen="0.0.0.0:9092", unsafe_no_auth="true")
+    assert any("Kafka clients" in line for line in open_to_all.unsafe)
+
+
 def test_settings_of_access_go_together():
     assert "tls.cert and tls.key" in refusal({"--tls-cert": "x.pem"})
     assert "generates a certificate" in refusal({"--tls-cert": "x.pem", "--tls-key": "x.key", "--tls-self": "true"})

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
-from free_ports import free_ports
+from free_ports import free_ports, ports_in_a_row
 from polling import wait_until
 from worlds.cluster_peer import cluster_peer
 
@@ -270,6 +270,33 @@ def test_a_port_held_by_a_stranger_refuses_the_start(tmp_path, shared):
                 f"listen: port {port} of 127.0.0.1 is in use by another process; stop it, or choose another port with --listen"
             ]
             assert node.lives(0) == []
+
+
+def test_a_default_kafka_port_that_is_taken_is_a_warning(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as stranger, ports_in_a_row(2) as port:
+        taken = stranger.getsockname()[1]
+        with running(tmp_path, listen=f"127.0.0.1:{port}", patch={"KAFKA_PORT": taken}) as node:
+            node.url()
+            assert f"kafka.listen: port {taken} of 127.0.0.1 is in use" in node.until("serving without Kafka")
+            assert not [line for line in node.out if line.startswith("Kafka on")]
+
+
+def test_a_configured_kafka_port_that_is_taken_refuses_the_start(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        place = f"127.0.0.1:{stranger.getsockname()[1]}"
+        with running(tmp_path, kafka_listen=place) as node:
+            assert node.wait() == 78
+            assert [line for line in node.ends() if "choose another port with --kafka-listen" in line]
+
+
+def test_kafka_is_where_it_is_said_and_off_when_that_is_said(tmp_path):
+    with running(tmp_path / "on", kafka_listen="127.0.0.1:0", kafka_advertised="broker.example:19092") as node:
+        node.url()
+        assert "Kafka on broker.example:19092" in node.out
+    for number, flags in enumerate(({"kafka_listen": "off"}, {"auth_required": "true"})):
+        with running(tmp_path / f"off-{number}", **flags) as node:
+            node.url()
+            assert not [line for line in node.out if line.startswith("Kafka on")]
 
 
 def test_a_second_node_on_the_same_data_is_refused(tmp_path):

@@ -29,7 +29,18 @@ from polynya.replica.planner import (
     may_rest,
     plan,
 )
-from polynya.stream.commands import Command, GroupPlaced, NodeAnnounce, NodeRecord, NodeSet, NodeState, PlaceGroup, ReaderAdd, SetBalancing
+from polynya.stream.commands import (
+    Command,
+    GroupPlaced,
+    NodeAnnounce,
+    NodeRecord,
+    NodeSet,
+    NodeState,
+    PlaceGroup,
+    ReaderAdd,
+    SetBalancing,
+    TopicPut,
+)
 from polynya.stream.placement import META_GROUP, ClusterMap
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state.feature_level import level_of
@@ -144,9 +155,20 @@ class Controller:
         record = now.nodes.get(cluster.node)
         if now.epoch and record is not None and record.state != NodeState.REMOVED:
             own, cores = cluster.own, self._start.cores
-            if (record.peer, record.http, record.zone, record.cores) != (own.peer, own.http, own.zone or record.zone, cores):
-                await self._propose(NodeAnnounce(own.id, own.peer, own.http, own.zone or record.zone, cores))
+            told = NodeAnnounce(own.id, own.peer, own.http, own.zone or record.zone, cores, self._kafka(record))
+            if (record.peer, record.http, record.zone, record.cores, record.kafka) != (
+                told.peer,
+                told.http,
+                told.zone,
+                told.cores,
+                told.kafka,
+            ):
+                await self._propose(told)
         return IDLE_SECONDS
+
+    def _kafka(self, record: NodeRecord) -> str:
+        """Return this node's address for Kafka clients, once all nodes know of such."""
+        return self._start.kafka_advertised if self._view.works_at() >= level_of(TopicPut) else record.kafka
 
     async def _take(self, step: Step) -> None:
         """Take one step. The next round observes a failure and plans again."""

@@ -54,6 +54,9 @@ class CoreStart(msgspec.Struct, frozen=True, kw_only=True):
     far_admin_port: int = 0
     peer_host: str = ""  # peer port, in a cluster
     peer_port: int = 0
+    kafka_host: str = ""
+    kafka_port: int = 0  # 0: no Kafka
+    kafka_advertised: str = ""  # HOST:PORT for clients
     tls: TlsFiles | None = None
     run_directory: str  # holds the sockets between cores
     supervisor_pid: int

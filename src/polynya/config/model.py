@@ -53,6 +53,13 @@ class ColdConfig(StoreSettings, frozen=True, kw_only=True):
         return self.flush_bytes if self.flush_max_bytes is None else self.flush_max_bytes
 
 
+class KafkaConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The Kafka listener. `listen` None is the default, which a taken port turns off."""
+
+    listen: str | None = None
+    advertised: str = ""
+
+
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     level: str = "info"
     format: str = "logfmt"
@@ -113,6 +120,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     tls: TlsConfig = TlsConfig()
     auth: AuthConfig = AuthConfig()
     cluster: ClusterConfig = ClusterConfig()
+    kafka: KafkaConfig = KafkaConfig()
     log: LogConfig = LogConfig()
     lake: LakeConfig = LakeConfig()
     sql: SqlConfig = SqlConfig()
@@ -166,6 +174,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             found.append(f"unsafe-no-tls: what passes to and from {self.listen} can be read and changed on its way, tokens too")
         if self.admin_listen and not self.tls.is_on and not is_loopback(split_listen(self.admin_listen)[0]):
             found.append(f"unsafe-no-tls: so can what passes to and from {self.admin_listen}, the admin port")
+        if self.kafka.listen not in (None, "off") and not is_loopback(split_listen(self.kafka.listen)[0]):
+            found.append(f"unsafe-no-auth: Kafka clients that reach {self.kafka.listen} may read, write and delete topics")
         if self.cluster.is_on and not self.cluster.ca and not is_loopback(self.cluster.listen_place[0]):
             found.append(
                 f"unsafe-no-tls: whoever reaches the peer port {self.cluster.listen or self.cluster.own.peer} may read and write all"
@@ -355,6 +365,7 @@ def _build(values: dict[str, Any]) -> Config:
         "tls": TlsConfig,
         "auth": AuthConfig,
         "cluster": ClusterConfig,
+        "kafka": KafkaConfig,
         "log": LogConfig,
         "lake": LakeConfig,
         "sql": SqlConfig,
@@ -435,6 +446,39 @@ def _cluster_problems(config: Config, origins: Mapping[str, str]) -> Iterable[st
         )
 
 
+def _kafka_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
+    listen = config.kafka.listen
+    for key, place in (("kafka.listen", listen), ("kafka.advertised", config.kafka.advertised)):
+        if place in (None, "", "off"):
+            continue
+        try:
+            host, port = split_listen(place)
+            is_local = key == "kafka.advertised" or is_loopback(host)
+        except ValueError as error:
+            yield f"{key} ({origins[key]}): {place!r}: {error}"
+            continue
+        if key == "kafka.advertised" and not port:
+            yield f"{key} ({origins[key]}): {place!r}: clients need a port from 1 to 65535"
+        if not is_local and not config.unsafe_no_auth:
+            yield (
+                f"{key} ({origins[key]}): {place} is reachable from other machines, and Kafka clients are not authenticated; listen on "
+                "127.0.0.1, or add --unsafe-no-auth"
+            )
+    if listen not in (None, "off") and _needs_token(config):
+        yield (
+            f"kafka.listen ({origins['kafka.listen']}): this node requires tokens, and Kafka clients are not authenticated; set kafka.listen "
+            "to off, or auth.required to false"
+        )
+
+
+def _needs_token(config: Config) -> bool:
+    """Return True if requests need a token. An address that is none is another problem."""
+    try:
+        return config.needs_token
+    except ValueError:
+        return False
+
+
 def _is_local_url(url: str) -> bool:
     host = urlsplit(url).hostname or ""
     try:
@@ -448,6 +492,7 @@ def _cross_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]
     yield from _reach_problems(config, origins)
     yield from _access_problems(config, origins)
     yield from _cluster_problems(config, origins)
+    yield from _kafka_problems(config, origins)
     cold = config.cold
     if config.lake.interval and cold.backend in ("none", "memory"):
         yield f"lake.interval ({origins['lake.interval']}): tables need an object store that others can read; cold.backend is {cold.backend}"

@@ -311,6 +311,19 @@ SETTINGS = (
         False,
         "Allow a peer port beyond loopback without certificates: any host that reaches it may then read and write everything.",
     ),
+    Setting(
+        "kafka.listen",
+        parse_text,
+        None,
+        "Address and port for Kafka clients; `off` for none. Port 0 selects a free port. Default: 127.0.0.1:9092 (a free port where `listen` has "
+        "port 0) if `listen` is on loopback and needs no token; if that port is taken, the node warns and serves without Kafka.",
+    ),
+    Setting(
+        "kafka.advertised",
+        parse_text,
+        "",
+        "The HOST:PORT at which Kafka clients reach this node, where that differs from `kafka.listen`: behind NAT, in a container.",
+    ),
     Setting("log.level", parse_text, "info", "The minimum severity of log lines.", ("debug", "info", "warning", "error")),
     Setting("log.format", parse_text, "logfmt", "The format of log lines on stderr.", ("logfmt", "json")),
     Setting(

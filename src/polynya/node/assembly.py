@@ -37,6 +37,8 @@ from polynya.engine.replica_lag import ReplicaLag
 from polynya.engine.storage import Storage
 from polynya.front.http.api.cluster import ClusterActs
 from polynya.front.http.api.subscriptions import PREFIXES, SubscriptionRoutes
+from polynya.front.kafka.server import KafkaFront
+from polynya.node.kafka import STOP_SECONDS, kafka_front, open_kafka
 from polynya.node.shutdown_barrier import ShutdownBarrier
 from polynya.observability.metrics import Samples
 from polynya.replica.planner import moving
@@ -110,6 +112,7 @@ class Assembly:
             self._keeper.join(self.service)
         self._tier: Tier | None = None
         self._doors: Listeners | None = None
+        self._kafka: KafkaFront | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -170,6 +173,9 @@ class Assembly:
         behind = Backends(tables, mounts, read_object, checks, backups, self._acts, hosts)
         self._doors = Listeners(self._start, self.service, behind, self._health, self._keeper)
         await self._doors.open()
+        if self._start.kafka_port:
+            self._kafka = kafka_front(self._start, self.service, self._maps)
+            await open_kafka(self._kafka, self._start)
         await self._subscriptions.start(_ended)
 
     async def meet(self) -> None:
@@ -185,6 +191,8 @@ class Assembly:
         """Answer requests in flight, then close the files. Acknowledged data does not depend on it."""
         if self._joined is not None:
             await self._joined.hand_over()
+        if self._kafka is not None:
+            await self._kafka.stop(STOP_SECONDS)
         if self._doors is not None:
             await self._doors.close()
         if self._farewell is not None:

@@ -16,6 +16,7 @@ import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -56,6 +57,7 @@ QUICK_DEATHS_MAX = 10  # consecutive quick deaths that stop the node …
 FIRST_DEATHS_MAX = 3  # … and before the node first served
 BACKOFF_SECONDS = 0.1  # before the first restart; doubled at each quick death
 BACKOFF_SECONDS_MAX = 5.0
+KAFKA_PORT = 9092
 CLIENTS_FEW = 2048  # connections of a core
 LAKE_RESTART_SECONDS = 10.0
 log = logging.getLogger("polynya.supervisor")
@@ -113,6 +115,7 @@ def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
         far = held.enter_context(take_port(far_host, far_port, name="admin_listen"))
         far_port = far.getsockname()[1]
     peer_host, peer_port = _take_peer(config, held)
+    kafka_host, kafka_port = _take_kafka(config, held)
     tls = prepare_tls(config)
     notice = check_access(config)
     write_pid(config.data, held)
@@ -129,6 +132,9 @@ def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
         far_admin_port=far_port,
         peer_host=peer_host,
         peer_port=peer_port,
+        kafka_host=kafka_host,
+        kafka_port=kafka_port,
+        kafka_advertised=_advertised(config, kafka_host, kafka_port),
         tls=tls,
         run_directory=make_run_directory(config.data, held),
         supervisor_pid=os.getpid(),
@@ -179,6 +185,34 @@ def _take_peer(config: Config, held: contextlib.ExitStack) -> tuple[str, int]:
     host = resolve(host)[0]
     held.enter_context(take_port(host, port, name="the peer port", change="cluster.nodes or cluster.listen"))
     return host, port
+
+
+def _take_kafka(config: Config, held: contextlib.ExitStack) -> tuple[str, int]:
+    """Reserve the port for Kafka clients; port 0: there is none. A default port may be taken."""
+    listen = config.kafka.listen
+    if listen == "off" or (listen is None and (config.needs_token or not config.is_local)):
+        return "", 0
+    default = f"127.0.0.1:{KAFKA_PORT if split_listen(config.listen)[1] else 0}"
+    host, port = split_listen(default if listen is None else listen)
+    host = resolve(host)[0]
+    try:
+        taken = held.enter_context(take_port(host, port, name="kafka.listen", change="--kafka-listen"))
+    except ConfigError as error:
+        if listen is not None:
+            raise
+        log.warning("serving without Kafka: its default port is not free", extra={"error": str(error)})
+        return "", 0
+    return host, taken.getsockname()[1]
+
+
+def _advertised(config: Config, host: str, port: int) -> str:
+    """Return the HOST:PORT for Kafka clients; "" without Kafka."""
+    if not port:
+        return ""
+    if host in ("0.0.0.0", "::"):  # noqa: S104 (compared)
+        own = config.cluster.own.http if config.cluster.is_on and config.cluster.lists_itself else ""
+        host = urlsplit(own).hostname or socket.gethostname()
+    return config.kafka.advertised or spelled(host, port)
 
 
 def _take_admin(host: str, port: int) -> socket.socket:
@@ -412,6 +446,8 @@ def banner(start: CoreStart, notice: str = "") -> str:
         lines.append(
             f"node {start.birth.node} of a cluster, peers on {spelled(start.peer_host, start.peer_port)}; others: {others or 'none'}"
         )
+    if start.kafka_port:
+        lines.append(f"Kafka on {start.kafka_advertised}")
     lines.append(f"data in {start.config.data} ({_counted(start.birth)}, objects: {start.config.cold.backend})")
     options = ""
     if start.tls is not None and start.tls.fingerprint:

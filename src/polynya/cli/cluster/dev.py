@@ -39,12 +39,13 @@ from polynya.cli.node.setting_flags import loaded_config, with_hidden_settings
 from polynya.cli.remote.client import Client
 from polynya.cli.terminal import exits, output
 from polynya.cli.terminal.values import toml_text
-from polynya.config.model import Config
+from polynya.config.model import Config, is_loopback
 from polynya.config.node_identity import REMOVED
 from polynya.config.settings import SETTINGS
 from polynya.files import make_folder, write_whole
 
-STEP = 10  # ports from one node to the next: each takes three
+STEP = 10  # ports from one node to the next
+PORTS = 4  # of each: HTTP, admin, peers, Kafka
 NODES_MAX = 15  # per start
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
@@ -178,8 +179,10 @@ def _laid_out(folder: Path, wanted: tuple[int | None, int | None], values: Mappi
     except ValueError as error:
         raise exits.Misused(f"--listen: {error}") from None
     port = port or _free_ports(host, max(known))
-    if port + STEP * (max(known) - 1) + 2 > 65535:
-        raise exits.Misused(f"--listen: {len(known)} nodes need ports up to {port + STEP * (max(known) - 1) + 2}; choose a lower one")
+    if port + STEP * (max(known) - 1) + PORTS - 1 > 65535:
+        raise exits.Misused(
+            f"--listen: {len(known)} nodes need ports up to {port + STEP * (max(known) - 1) + PORTS - 1}; choose a lower one"
+        )
     spelled = f"[{host}]" if ":" in host else host
     return [
         DevNode(
@@ -214,7 +217,7 @@ def _refuse_running(nodes: list[DevNode], folder: Path) -> None:
 def _refuse_taken(nodes: list[DevNode]) -> None:
     """Refuse ports in use: another cluster there would answer for this one."""
     for node in nodes:
-        taken = [port for port in range(node.port, node.port + 3) if _has_a_listener(node.host.strip("[]"), port)]
+        taken = [port for port in range(node.port, node.port + PORTS) if _has_a_listener(node.host.strip("[]"), port)]
         if taken:
             hint = "Stop it, or choose another port for the first node with --listen; port 0 finds free ones."
             raise exits.Refused(f"port {taken[0]} of {node.host}, for node {node.number}, is in use by another process", hint=hint)
@@ -265,7 +268,7 @@ def _free_ports(host: str, count: int) -> int:
     end = _connections_from() - STEP * count
     for _ in range(PORT_TRIES):
         base = PORT_LOW + secrets.randbelow(end - PORT_LOW)
-        if all(_is_free(host, base + STEP * number + place) for number in range(count) for place in range(3)):
+        if all(_is_free(host, base + STEP * number + place) for number in range(count) for place in range(PORTS)):
             return base
     raise exits.Refused(f"found no free ports on {host}")
 
@@ -314,6 +317,8 @@ def _prepare(node: DevNode, nodes: list[DevNode], folder: Path, laid: Laid) -> N
     """Write the node's folder, settings file and start.sh."""
     make_folder(node.folder)
     lines = [f'listen = "{node.host}:{node.port}"', f"data = {toml_text(str(node.folder))}", f"cores = {laid.cores}", ""]
+    if not any(flag.startswith("--kafka-listen") for flag in laid.flags):
+        lines += ["[kafka]", f'listen = "{_kafka_place(node, laid)}"', ""]
     if laid.objects:
         lines += ["[cold]", f"root = {toml_text(str(folder / 'objects'))}  # all nodes share it", ""]
     lines += ["[cluster]", f'id = "{cluster_id(folder)}"', f"node = {node.number}", f"replicas = {laid.replicas}"]
@@ -323,6 +328,12 @@ def _prepare(node: DevNode, nodes: list[DevNode], folder: Path, laid: Laid) -> N
     command = [sys.executable, "-m", "polynya", "serve", "--config", str(node.folder / "polynya.toml"), *laid.flags]
     script = f'#!/bin/sh\n# Starts node {node.number} of this cluster, until SIGTERM or Ctrl-C.\nexec {shlex.join(command)} "$@"\n'
     write_whole(node.folder / "start.sh", script.encode(), mode=0o700)  # written last: it marks the node as ready to start
+
+
+def _kafka_place(node: DevNode, laid: Laid) -> str:
+    """Return where a node listens for Kafka; where clients would need a password, it does not."""
+    guarded = not is_loopback(node.host.strip("[]")) or any(flag.startswith("--auth-required") for flag in laid.flags)
+    return "off" if guarded else f"{node.host}:{node.port + PORTS - 1}"
 
 
 # --- one more --------------------------------------------------------------------------------------------------------------------
@@ -341,7 +352,7 @@ def next_place(folder: Path, number: int | None) -> DevNode:
     last = max(nodes, key=lambda node: node.port)
     host = last.host.strip("[]")
     port = last.port + STEP * (number - last.number)
-    if not 0 < port <= 65533 or any(_has_a_listener(host, port + place) for place in range(3)):
+    if not 0 < port <= 65536 - PORTS or any(_has_a_listener(host, port + place) for place in range(PORTS)):
         port = _free_ports(host, 1)
     return DevNode(number, folder / f"node-{number}", last.host, port, joins=True)
 

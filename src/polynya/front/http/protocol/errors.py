@@ -69,6 +69,7 @@ _TABLE = (
     ErrorCode("NO_ROUTE", 404, "no route matches this path"),
     ErrorCode("METHOD_NOT_ALLOWED", 405, "this path does not allow this method; the header Allow lists those that it does"),
     ErrorCode("REQUEST_TIMEOUT", 408, "the request did not arrive in time"),
+    ErrorCode("KAFKA_PARTITION", 409, "the stream is a partition of a Kafka topic: write to it and delete the topic with a Kafka client"),
     ErrorCode("EXISTS_DIFFERENT", 409, "the stream exists with another configuration"),
     ErrorCode("DELETED_IN_USE", 409, "the stream was deleted, but forks still need its data: the name cannot be used yet"),
     ErrorCode("STREAM_CLOSED", 409, "the stream is closed; Stream-Next-Offset is its final offset"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from google_crc32c import value as crc32c
 
 from polynya.front.http.protocol.errors import Failure
-from polynya.stream.commands import Batch, Encoding
+from polynya.stream.commands import KAFKA_CONTENT_TYPE, Batch, Encoding
 from polynya.wire.headers import media_type
 from polynya.wire.json_records import BadJson, TooManyRecords, parse_records
 
@@ -15,10 +15,15 @@ _encodings: dict[str, int] = {"application/json": Encoding.JSON, "application/oc
 
 
 def encoding_of(content_type: str) -> int:
-    """Return the stream encoding. JSON mode is the media type `application/json`, with any parameters."""
+    """Return the stream encoding. JSON mode is the media type `application/json`, with any parameters.
+
+    Raises `Failure` for that of Kafka's partitions: an HTTP body is no record batch."""
     encoding = _encodings.get(content_type)
     if encoding is None:
-        encoding = Encoding.JSON if media_type(content_type) == "application/json" else Encoding.BYTES
+        media = media_type(content_type)
+        if media == KAFKA_CONTENT_TYPE:
+            raise Failure("KAFKA_PARTITION")
+        encoding = Encoding.JSON if media == "application/json" else Encoding.BYTES
         if len(_encodings) >= _ENCODINGS_MAX:
             _encodings.clear()
         _encodings[content_type] = encoding

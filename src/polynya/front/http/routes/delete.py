@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from polynya.base.names import KAFKA_PREFIX
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.routes.refusals import fail_reply
-from polynya.stream.commands import Delete
+from polynya.service.api import Facts
+from polynya.stream.commands import Delete, Encoding
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import BadField, parse_incarnation
 
@@ -22,7 +24,22 @@ def delete(front: HttpFront, exchange: Exchange) -> None:
     except BadField as bad:
         exchange.fail("INVALID_HEADER", str(bad))
         return
-    service = front.service
+    if name.startswith(KAFKA_PREFIX):
+        exchange.spawn(_delete_unless_partition(front, exchange, incarnation))
+    else:
+        _propose(front, exchange, incarnation)
+
+
+async def _delete_unless_partition(front: HttpFront, exchange: Exchange, incarnation: int) -> None:
+    facts = await front.service.facts(exchange.route.name)
+    if isinstance(facts, Facts) and facts.encoding == Encoding.KAFKA:
+        exchange.fail("KAFKA_PARTITION")
+    else:
+        _propose(front, exchange, incarnation)
+
+
+def _propose(front: HttpFront, exchange: Exchange, incarnation: int) -> None:
+    name, service = exchange.route.name, front.service
     service.propose(name, Delete(name, service.now_ms(), incarnation), partial(_deleted, exchange))
 
 

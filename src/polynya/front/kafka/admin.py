@@ -1,0 +1,105 @@
+"""CreateTopics and DeleteTopics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from polynya.base.errors import PolynyaError
+from polynya.base.limits import PARTITIONS_MAX
+from polynya.front.kafka.errors import Error, error_of_fault
+from polynya.front.kafka.topics import is_topic_name
+from polynya.stream.replies import Code
+from polynya.stream.rules.topics import Topic
+from polynya.wire.kafka.generated.create_topics import (
+    CreatableTopic,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from polynya.wire.kafka.generated.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from polynya.wire.kafka.primitives import NO_UUID
+
+if TYPE_CHECKING:
+    from polynya.front.kafka.dispatch import Call
+    from polynya.front.kafka.server import KafkaFront
+
+PARTITIONS_DEFAULT = 1
+_BY_ID_SINCE = 6  # the first version of DeleteTopics that names topics by id
+
+
+async def create_topics(call: Call, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    """Create topics. Configs are recorded; none is enforced yet."""
+    front = call.front
+    await front.topics.refresh()
+    results = [await _create(front, asked, dry=request.validate_only) for asked in request.topics]
+    return CreateTopicsResponse(topics=results)
+
+
+async def _create(front: KafkaFront, asked: CreatableTopic, *, dry: bool) -> CreatableTopicResult:
+    partitions = len(asked.assignments) or asked.num_partitions
+    partitions = PARTITIONS_DEFAULT if partitions == -1 else partitions
+    refused = _refusal(front, asked, partitions)
+    if refused is not None:
+        return CreatableTopicResult(asked.name, NO_UUID, *refused)
+    if not dry:
+        configs = [(each.name, each.value or "") for each in asked.configs]
+        try:
+            code = await front.topics.create(asked.name, partitions, configs)
+        except PolynyaError as fault:
+            return CreatableTopicResult(asked.name, NO_UUID, error_of_fault(fault), str(fault))
+        if code == Code.EXISTS:
+            return CreatableTopicResult(asked.name, NO_UUID, *_exists(asked.name))
+        if code != Code.CREATED or front.topics.known(asked.name) is None:
+            why = f"streams under kafka/{asked.name}/ exist and are no partitions, or a limit is reached"
+            return CreatableTopicResult(asked.name, NO_UUID, Error.POLICY_VIOLATION, why)
+    topic = front.topics.known(asked.name)
+    group = front.service.group_of(f"kafka/{asked.name}/0")
+    return CreatableTopicResult(
+        asked.name,
+        NO_UUID if topic is None else topic.id,
+        num_partitions=partitions,
+        replication_factor=len(front.brokers.replicas_of(group)[0]),
+    )
+
+
+def _refusal(front: KafkaFront, asked: CreatableTopic, partitions: int) -> tuple[Error, str] | None:
+    if not is_topic_name(asked.name):
+        return Error.INVALID_TOPIC, "a topic's name has 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'"
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        return Error.INVALID_PARTITIONS, f"a topic has 1 to {PARTITIONS_MAX} partitions"
+    if asked.name in front.topics.names:
+        return _exists(asked.name)
+    return None
+
+
+def _exists(name: str) -> tuple[Error, str]:
+    return Error.TOPIC_ALREADY_EXISTS, f"topic '{name}' exists, or is being deleted"
+
+
+async def delete_topics(call: Call, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    """Delete topics by name or, since version 6, by id."""
+    asked = request.topics
+    if call.version < _BY_ID_SINCE:
+        asked = [DeleteTopicState(name) for name in request.topic_names]
+    await call.front.topics.refresh()
+    return DeleteTopicsResponse(responses=[await _delete(call.front, each) for each in asked])
+
+
+async def _delete(front: KafkaFront, asked: DeleteTopicState) -> DeletableTopicResult:
+    topic: Topic | None
+    if asked.name is None:
+        topic, missing = front.topics.ids.get(asked.topic_id), Error.UNKNOWN_TOPIC_ID
+    else:
+        topic, missing = front.topics.names.get(asked.name), Error.UNKNOWN_TOPIC_OR_PARTITION
+    if topic is None:
+        return DeletableTopicResult(asked.name, asked.topic_id, missing)
+    try:
+        await front.topics.drop(topic)
+    except PolynyaError as fault:
+        return DeletableTopicResult(topic.name, topic.id, error_of_fault(fault), str(fault))
+    return DeletableTopicResult(topic.name, topic.id)

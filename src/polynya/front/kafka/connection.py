@@ -1,0 +1,266 @@
+"""One Kafka connection: turns bytes into requests, sends their answers in order, bounds its memory.
+
+A large request is received into one buffer of its own size, small ones into a shared one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from polynya.base.limits import KAFKA_REQUEST_BYTES_MAX, PIPELINED_REQUESTS_MAX
+from polynya.front.kafka.dispatch import Call, dispatch
+from polynya.wire.kafka.primitives import Bytes, Malformed
+
+if TYPE_CHECKING:
+    from polynya.front.kafka.server import KafkaFront
+
+_SHARED_BYTES = 64 * 1024
+_LENGTH = 4
+IDLE_SECONDS = 600  # between two requests, as Kafka's default; clients reconnect silently
+PARTIAL_SECONDS = 60  # without a byte of a request that has begun
+STALL_SECONDS = 60  # without reading a byte of the answers
+_UNREAD_BYTES_MAX = 1024 * 1024  # answers in the transport; beyond it requests are not read
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A connection of a Kafka client."""
+
+    def __init__(self, front: KafkaFront) -> None:
+        self.front = front
+        self.transport: asyncio.Transport | None = None
+        self.producing: asyncio.Task[None] | None = None  # the last Produce that has to wait
+        self.fetching = asyncio.Lock()  # one Fetch response in memory at a time
+        self._shared = bytearray(_SHARED_BYTES)
+        self._filled = 0  # bytes of `_shared`
+        self._frame: bytearray | None = None  # a large request, and the bytes of it that came
+        self._got = 0
+        self._reserved = 0  # of the core's budget, for `_frame`
+        self._slots: deque[Slot] = deque()
+        self._since = front.tick
+        self._unread = 0
+        self._write_paused = False
+        self._read_paused = False
+        self._over = False  # no further requests are read
+        self._writable: asyncio.Event = asyncio.Event()
+        self._writable.set()
+
+    # --- transport callbacks --------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self.transport.set_write_buffer_limits(_UNREAD_BYTES_MAX)
+        if not self.front.admit(self):
+            self._over = True
+            self.transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._over = True
+        self.transport = None
+        self._release_frame()
+        self._slots.clear()
+        self._writable.set()
+        self.front.forget(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame is not None:
+            return memoryview(self._frame)[self._got :]
+        return memoryview(self._shared)[self._filled :]
+
+    def buffer_updated(self, size: int) -> None:
+        self._since = self.front.tick
+        if self._over:
+            self._filled = 0
+            return
+        self._guarded(lambda: self._received(size))
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Malformed as error:
+            self.front.complain("closed a Kafka connection: the request is malformed", self, error)
+            self.close()
+
+    def eof_received(self) -> bool:
+        return False  # close
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        self._writable.clear()
+        self._steer()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._writable.set()
+        self._steer()
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def _received(self, size: int) -> None:
+        frame = self._frame
+        if frame is None:
+            self._filled += size
+            self._split()
+            return
+        self._got += size
+        if self._got == len(frame):
+            reserved, self._frame, self._reserved = self._reserved, None, 0
+            self._request(memoryview(frame), reserved)
+            self._steer()
+
+    def _split(self) -> None:
+        """Take whole requests off the shared buffer; begin a frame for one that does not fit."""
+        at, view = 0, memoryview(self._shared)
+        while self._may_take and self._filled - at >= _LENGTH:
+            size = int.from_bytes(view[at : at + _LENGTH], signed=True)
+            if not 8 <= size <= KAFKA_REQUEST_BYTES_MAX:
+                raise Malformed(f"a request of {size} bytes; expected 8 to {KAFKA_REQUEST_BYTES_MAX}")
+            begin, end = at + _LENGTH, at + _LENGTH + size
+            if end <= self._filled:
+                self._request(memoryview(bytes(view[begin:end])), 0)
+                at = end
+            elif _LENGTH + size > _SHARED_BYTES:
+                self._begin_frame(view[begin : self._filled], size)
+                at = self._filled
+            else:
+                break
+        left = self._filled - at
+        self._shared[:left] = bytes(view[at : self._filled])
+        self._filled = left
+        self._steer()
+
+    @property
+    def _may_take(self) -> bool:
+        return not self._over and self._frame is None and len(self._slots) < PIPELINED_REQUESTS_MAX
+
+    def _go_on(self) -> None:
+        """Take up the requests that waited in the shared buffer."""
+        if self._filled and self._frame is None:
+            self._guarded(self._split)
+
+    def _begin_frame(self, first: memoryview, size: int) -> None:
+        self._reserved = size
+        self.front.reserve(size)
+        self._frame = bytearray(size)
+        self._got = len(first)
+        self._frame[: self._got] = first
+
+    def _request(self, data: memoryview, reserved: int) -> None:
+        slot = Slot(self, reserved)
+        self._slots.append(slot)
+        try:
+            dispatch(Call(self, slot, data))
+        except Malformed:
+            slot.drop()
+            raise
+
+    def _steer(self) -> None:
+        """Pause reading while too much is in work or unread, and resume it afterwards."""
+        full = len(self._slots) >= PIPELINED_REQUESTS_MAX or self._write_paused
+        full = full or (self._frame is None and self.front.is_full)
+        transport = self.transport
+        if transport is None or full == self._read_paused or transport.is_closing():
+            return
+        self._read_paused = full
+        if full:
+            transport.pause_reading()
+            self.front.waiting.add(self)
+        else:
+            self.front.waiting.discard(self)
+            transport.resume_reading()
+
+    def steer(self) -> None:
+        """Look again whether to read: the core's budget has changed."""
+        self._steer()
+
+    def _release_frame(self) -> None:
+        self.front.release(self._reserved)
+        self._reserved, self._frame = 0, None
+
+    # --- answers --------------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Send the answers that are next in order."""
+        slots, pieces = self._slots, []
+        while slots and (answer := slots[0].answer) is not None:
+            pieces += answer
+            slots.popleft()
+        if pieces and self.transport is not None and not self.transport.is_closing():
+            self._since = self.front.tick
+            self.transport.writelines(pieces)
+        if self._over and not slots:
+            self.close()
+        if self._read_paused and self._filled and self._may_take:  # not now: this may be a request's own pass
+            asyncio.get_running_loop().call_soon(self._go_on)
+        self._steer()
+
+    def finish(self) -> None:
+        """Read no further requests, and close after the answers to those in work."""
+        self._over = True
+        if not self._slots:
+            self.close()
+
+    def close(self) -> None:
+        """Close after the bytes that were written."""
+        self._over = True
+        self._release_frame()
+        if self.transport is not None:
+            self.transport.close()
+
+    async def wait_writable(self) -> bool:
+        """Wait until the client has read earlier answers; return False if it is gone."""
+        await self._writable.wait()
+        return self.transport is not None
+
+    @property
+    def remote(self) -> str:
+        """The peer's address."""
+        found = self.transport.get_extra_info("peername") if self.transport is not None else None
+        return str(found[0]) if isinstance(found, tuple) else ""
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._slots
+
+    def sweep(self, tick: int) -> None:
+        """Close a connection that is idle for long, or stuck in a request or an answer."""
+        transport = self.transport
+        if transport is None:
+            return
+        unread = transport.get_write_buffer_size()
+        if unread != self._unread:
+            self._unread, self._since = unread, tick
+        waited = tick - self._since
+        if unread and waited > STALL_SECONDS:
+            self.front.complain("closed a Kafka connection: the client does not read", self)
+            transport.abort()
+        elif (self._frame is not None or self._filled) and not self._read_paused:
+            if waited > PARTIAL_SECONDS:
+                self.front.complain("closed a Kafka connection: a request stays incomplete", self)
+                transport.abort()
+        elif not self._slots and waited > IDLE_SECONDS:
+            self.close()
+
+
+class Slot:
+    """The place of an answer in the order of a connection's answers."""
+
+    __slots__ = ("answer", "connection", "reserved")
+
+    def __init__(self, connection: Connection, reserved: int) -> None:
+        self.connection = connection
+        self.answer: list[Bytes] | None = None
+        self.reserved = reserved
+
+    def send(self, pieces: list[Bytes]) -> None:
+        """Answer with these pieces; none for a request that gets no answer."""
+        self.drop()
+        self.answer = pieces
+        self.connection.advance()
+
+    def drop(self) -> None:
+        """Return the memory of the request."""
+        self.connection.front.release(self.reserved)
+        self.reserved = 0

@@ -1,0 +1,116 @@
+"""The table of message keys: which versions are served, and by which handler."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from polynya.base.limits import KAFKA_SMALL_REQUEST_BYTES_MAX
+from polynya.front.kafka import admin, fetch, metadata, offsets, produce
+from polynya.front.kafka.errors import Error
+from polynya.wire.kafka.generated import api_versions
+from polynya.wire.kafka.messages import (
+    API_VERSIONS,
+    APIS,
+    Header,
+    decode_request,
+    encode_response,
+    read_header,
+)
+from polynya.wire.kafka.primitives import Bytes, Malformed
+
+if TYPE_CHECKING:
+    from polynya.front.kafka.connection import Connection, Slot
+    from polynya.front.kafka.server import KafkaFront
+
+PRODUCE, FETCH = 0, 1
+# A client of before librdkafka 2.3 turns compression off if it sees no version 0 of Produce.
+ADVERTISED = {PRODUCE: range(14)}
+Handler = Callable[["Call", Any], Awaitable[Any]]
+_HANDLERS: dict[int, Handler] = {
+    FETCH: fetch.fetch,
+    2: offsets.list_offsets,
+    3: metadata.metadata,
+    19: admin.create_topics,
+    20: admin.delete_topics,
+    22: produce.init_producer_id,
+}
+
+
+class Call:
+    """One request: its connection, its header, and the way to answer it."""
+
+    __slots__ = ("api", "connection", "data", "front", "header", "slot")
+
+    def __init__(self, connection: Connection, slot: Slot, data: memoryview) -> None:
+        self.connection = connection
+        self.front: KafkaFront = connection.front
+        self.slot = slot
+        self.data = data
+        self.header: Header = read_header(data)
+        self.api = APIS.get(self.header.key)
+
+    @property
+    def version(self) -> int:
+        """The version of the request and of its answer."""
+        return self.header.version
+
+    def answer(self, message: Any) -> None:
+        """Answer with a message of the request's version."""
+        assert self.api is not None
+        self.send(encode_response(self.api, self.version, self.header.correlation, message))
+
+    def send(self, pieces: list[Bytes]) -> None:
+        """Answer with an encoded frame, or with nothing."""
+        self.data = memoryview(b"")
+        self.slot.send(pieces)
+
+
+def dispatch(call: Call) -> None:
+    """Answer a request, now or later. Raises Malformed."""
+    api, header = call.api, call.header
+    call.front.counters.requests += 1
+    if header.key == API_VERSIONS:
+        call.send(_api_versions(call))
+        return
+    if api is None or header.version not in api.versions:
+        name = f"key {header.key}" if api is None else api.name
+        raise Malformed(f"{name} version {header.version} is not served")
+    if header.key != PRODUCE and len(call.data) > KAFKA_SMALL_REQUEST_BYTES_MAX:
+        raise Malformed(f"{api.name} with {len(call.data)} bytes; the limit is {KAFKA_SMALL_REQUEST_BYTES_MAX}")
+    request = decode_request(api, call.data, header)
+    if header.key == PRODUCE:
+        produce.start(call, request)
+        return
+    call.front.spawn(_run(call, request))
+
+
+async def _run(call: Call, request: Any) -> None:
+    try:
+        message = await _HANDLERS[call.header.key](call, request)
+    except BaseException:
+        call.slot.drop()
+        call.connection.close()
+        raise
+    if isinstance(message, list):
+        call.send(message)
+    else:
+        call.answer(message)
+
+
+def _api_versions(call: Call) -> list[Bytes]:
+    """Return the served keys. A version that is not served gets the list in version 0 and an error."""
+    api, header = APIS[API_VERSIONS], call.header
+    listed = [
+        api_versions.ApiVersion(each.key, versions[0], versions[-1])
+        for each in APIS.values()
+        for versions in (ADVERTISED.get(each.key, each.versions),)
+    ]
+    response = api_versions.ApiVersionsResponse(Error.NONE, listed)
+    encode = partial(encode_response, api)
+    if header.version not in api.versions:
+        response.error_code = Error.UNSUPPORTED_VERSION
+        return encode(0, header.correlation, response)
+    decode_request(api, call.data, header)
+    return encode(header.version, header.correlation, response)

@@ -1,0 +1,73 @@
+"""Kafka's error codes, and those of the service's refusals and faults."""
+
+from __future__ import annotations
+
+import enum
+
+from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
+from polynya.stream.replies import Code
+
+
+class Error(enum.IntEnum):
+    """The codes that this front answers. A client retries those that its library calls retriable."""
+
+    UNKNOWN = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    NOT_LEADER = 6
+    REQUEST_TIMED_OUT = 7
+    MESSAGE_TOO_LARGE = 10
+    INVALID_TOPIC = 17
+    NOT_ENOUGH_REPLICAS = 19
+    INVALID_REQUIRED_ACKS = 21
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_CONFIG = 40
+    INVALID_REQUEST = 42
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+    POLICY_VIOLATION = 44
+    OUT_OF_ORDER_SEQUENCE = 45
+    DUPLICATE_SEQUENCE = 46
+    INVALID_PRODUCER_EPOCH = 47
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    KAFKA_STORAGE_ERROR = 56
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    OFFSET_NOT_AVAILABLE = 78
+    INVALID_RECORD = 87
+    UNKNOWN_TOPIC_ID = 100
+
+
+_OF_CODE = {
+    Code.OK: Error.NONE,
+    Code.DUPLICATE: Error.NONE,
+    Code.NOT_FOUND: Error.UNKNOWN_TOPIC_OR_PARTITION,
+    Code.GONE: Error.UNKNOWN_TOPIC_OR_PARTITION,
+    Code.INCARNATION: Error.UNKNOWN_TOPIC_OR_PARTITION,
+    Code.CLOSED: Error.POLICY_VIOLATION,
+    Code.PRODUCER_STALE: Error.INVALID_PRODUCER_EPOCH,
+    Code.PRODUCER_GAP: Error.OUT_OF_ORDER_SEQUENCE,
+    Code.DUPLICATE_SEQUENCE: Error.DUPLICATE_SEQUENCE,
+    Code.PRODUCER_LIMIT: Error.POLICY_VIOLATION,
+    Code.OFFSET_BEYOND_TAIL: Error.OFFSET_OUT_OF_RANGE,
+    Code.TRIMMED: Error.OFFSET_OUT_OF_RANGE,
+    Code.MEMORY_PRESSURE: Error.NOT_ENOUGH_REPLICAS,
+    Code.DISK_FULL: Error.KAFKA_STORAGE_ERROR,
+    Code.STREAM_FAULTED: Error.KAFKA_STORAGE_ERROR,
+    Code.TOO_LARGE: Error.MESSAGE_TOO_LARGE,
+    Code.APPEND_EXCEEDS_MEMORY_LIMIT: Error.MESSAGE_TOO_LARGE,
+}
+
+
+def error_of(code: int) -> Error:
+    """Return the error of a reply's or refusal's code."""
+    return _OF_CODE.get(Code(code), Error.UNKNOWN)
+
+
+def error_of_fault(fault: BaseException) -> Error:
+    """Return the error of a failed call: retriable, and NOT_LEADER only where nothing was applied."""
+    if isinstance(fault, OutcomeUnknown):
+        return Error.REQUEST_TIMED_OUT
+    return Error.NOT_LEADER if isinstance(fault, NotLeader | Unavailable) else Error.UNKNOWN

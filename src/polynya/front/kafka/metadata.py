@@ -1,0 +1,120 @@
+"""Metadata: the brokers, the topics, and which broker to ask for each partition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from polynya.base.errors import PolynyaError
+from polynya.base.names import partition_name
+from polynya.front.kafka.errors import Error, error_of_fault
+from polynya.front.kafka.topics import is_topic_name
+from polynya.stream.rules.topics import Topic, TopicState
+from polynya.wire.kafka.generated.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from polynya.wire.kafka.messages import encode_response
+from polynya.wire.kafka.primitives import NO_UUID, Bytes
+
+if TYPE_CHECKING:
+    from polynya.front.kafka.dispatch import Call
+    from polynya.front.kafka.server import KafkaFront
+
+LEADER_EPOCH = 0  # leadership moves inside the cluster, and a client never has to care
+AUTO_PARTITIONS = 1  # of a topic that a client names first
+UNKNOWN_OPERATIONS = -(2**31)
+_CACHED_MAX = 32
+
+
+async def metadata(call: Call, request: MetadataRequest) -> MetadataResponse | list[Bytes]:
+    """Answer for the named topics, or for all of them from cached bytes."""
+    front = call.front
+    asks_all = request.topics is None or (call.version == 0 and not request.topics)
+    if asks_all:
+        await front.topics.refresh(local=True)
+        return _all_topics(call)
+    assert request.topics is not None
+    found = []
+    for asked in request.topics:
+        if asked.name is None:
+            found.append(await _by_id(front, asked.topic_id))
+        else:
+            found.append(await _by_name(front, asked.name, create=request.allow_auto_topic_creation))
+    return _response(front, found)
+
+
+def _all_topics(call: Call) -> list[Bytes]:
+    """Return all topics. The frame is kept while no topic, broker or replica changes."""
+    front = call.front
+    brokers = front.brokers
+    places = tuple((brokers.leader_of(group), *map(tuple, brokers.replicas_of(group))) for group in range(1, front.service.groups + 1))
+    key = (call.version, front.topics.version, tuple(brokers.all()), places)
+    frame = front.metadata_cache.get(key)
+    if frame is None:
+        topics = [topic for topic in front.topics.names.values() if topic.state != TopicState.DROPPED]
+        message = _response(front, [_topic(front, topic) for topic in topics])
+        assert call.api is not None
+        pieces = encode_response(call.api, call.version, 0, message)
+        frame = [bytes(pieces[0][:4]), b"".join(pieces)[8:]]
+        if len(front.metadata_cache) >= _CACHED_MAX:
+            front.metadata_cache.clear()
+        front.metadata_cache[key] = frame
+    return [frame[0], call.header.correlation.to_bytes(4, signed=True), frame[1]]
+
+
+def _response(front: KafkaFront, topics: list[MetadataResponseTopic]) -> MetadataResponse:
+    brokers = front.brokers
+    listed = [MetadataResponseBroker(each.id, each.host, each.port, each.rack) for each in brokers.all()]
+    return MetadataResponse(
+        brokers=listed,
+        cluster_id=brokers.cluster_id,
+        controller_id=brokers.own,
+        topics=topics,
+        cluster_authorized_operations=UNKNOWN_OPERATIONS,
+    )
+
+
+async def _by_name(front: KafkaFront, name: str, *, create: bool) -> MetadataResponseTopic:
+    if not is_topic_name(name):
+        return _missing(Error.INVALID_TOPIC, name)
+    try:
+        topic = await front.topics.find(name)
+        if topic is None and create:
+            await front.topics.create(name, AUTO_PARTITIONS, [])
+            topic = await front.topics.find(name)
+    except PolynyaError as fault:
+        return _missing(error_of_fault(fault), name)
+    return _missing(Error.UNKNOWN_TOPIC_OR_PARTITION, name) if topic is None else _topic(front, topic)
+
+
+async def _by_id(front: KafkaFront, id_: bytes) -> MetadataResponseTopic:
+    topic = await front.topics.find_id(id_)
+    if topic is None:
+        return MetadataResponseTopic(Error.UNKNOWN_TOPIC_ID, None, id_)
+    return _topic(front, topic)
+
+
+def _missing(error: Error, name: str) -> MetadataResponseTopic:
+    return MetadataResponseTopic(error, name, NO_UUID, topic_authorized_operations=UNKNOWN_OPERATIONS)
+
+
+def _topic(front: KafkaFront, topic: Topic) -> MetadataResponseTopic:
+    partitions = []
+    groups: dict[int, tuple[Any, ...]] = {}
+    for number in range(topic.partitions):
+        group = front.service.group_of(partition_name(topic.name, number))
+        place = groups.get(group)
+        if place is None:
+            place = groups[group] = (front.brokers.leader_of(group), *front.brokers.replicas_of(group))
+        leader, replicas, in_sync = place
+        partitions.append(MetadataResponsePartition(Error.NONE, number, leader, LEADER_EPOCH, replicas, in_sync))
+    return MetadataResponseTopic(
+        Error.NONE,
+        topic.name,
+        topic.id,
+        partitions=partitions,
+        topic_authorized_operations=UNKNOWN_OPERATIONS,
+    )

@@ -1,0 +1,111 @@
+"""ListOffsets: the first and the next offset of partitions, and the offset of a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from polynya.base.errors import PolynyaError
+from polynya.base.limits import PAGE_BYTES_MAX
+from polynya.base.names import partition_name
+from polynya.front.kafka.errors import Error, error_of, error_of_fault
+from polynya.front.kafka.metadata import LEADER_EPOCH
+from polynya.service.api import Facts, Position, ReadQuery, Refusal
+from polynya.wire.kafka.batches import batches_of, header_of, records_of
+from polynya.wire.kafka.generated.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from polynya.wire.kafka.primitives import Malformed
+
+if TYPE_CHECKING:
+    from polynya.front.kafka.dispatch import Call
+
+LATEST, EARLIEST, NEWEST_TIME, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+_NONE = (-1, -1)  # timestamp, offset
+
+
+async def list_offsets(call: Call, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    """Answer each partition. All values are linearizable: an acknowledged record is counted."""
+    response = ListOffsetsResponse()
+    for asked in request.topics:
+        answers = ListOffsetsTopicResponse(asked.name)
+        response.topics.append(answers)
+        for partition in asked.partitions:
+            answer = ListOffsetsPartitionResponse(partition.partition_index)
+            answers.partitions.append(answer)
+            try:
+                await _fill(call, asked.name, partition, answer)
+            except PolynyaError as fault:
+                answer.error_code = error_of_fault(fault)
+    return response
+
+
+async def _fill(call: Call, name: str, asked: ListOffsetsPartition, answer: ListOffsetsPartitionResponse) -> None:
+    topic = await call.front.topics.find(name)
+    if topic is None or not 0 <= asked.partition_index < topic.partitions:
+        answer.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
+        return
+    stream = partition_name(name, asked.partition_index)
+    facts = await call.front.service.facts(stream)
+    if isinstance(facts, Refusal):
+        answer.error_code = error_of(facts.code)
+        return
+    answer.leader_epoch = LEADER_EPOCH
+    found = await _place(call, facts, asked.timestamp)
+    if found is None:
+        answer.error_code = Error.INVALID_REQUEST
+    else:
+        answer.timestamp, answer.offset = found
+
+
+async def _place(call: Call, facts: Facts, timestamp: int) -> tuple[int, int] | None:
+    """Return (timestamp, offset) of a special or a real timestamp; None for an unknown special one."""
+    if timestamp == LATEST:
+        return -1, facts.record
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return -1, facts.first_record
+    if timestamp == LATEST_TIERED:
+        return _NONE
+    if timestamp == NEWEST_TIME or timestamp >= 0:
+        return await _search(call, facts, timestamp)
+    return None
+
+
+async def _search(call: Call, facts: Facts, timestamp: int) -> tuple[int, int]:
+    """Walk the batches' headers for the first record of this time or later, or for the newest time.
+
+    Times are the clients' own and may go back, so that all batches before the find are looked at."""
+    record, newest = facts.first_record, _NONE
+    while record < facts.record:
+        query = ReadQuery(facts.name, record, 0, PAGE_BYTES_MAX, touch=False, whole_records=True)
+        page = await call.front.service.read(query)
+        if isinstance(page, Refusal) or not page.spans or page.record <= record:
+            record = max(record, Position.START)
+            break
+        for span in page.spans:
+            at = span.record
+            for batch in batches_of(span.payload):
+                header = header_of(batch)
+                if timestamp >= 0 and header.max_timestamp >= timestamp:
+                    return _in_batch(batch, at, timestamp)
+                if header.max_timestamp > newest[0]:
+                    newest = header.max_timestamp, at + header.last_offset_delta
+                at += header.last_offset_delta + 1
+        record = page.record
+    return newest if timestamp == NEWEST_TIME else _NONE
+
+
+def _in_batch(batch: memoryview, base: int, timestamp: int) -> tuple[int, int]:
+    """Return the first record of this time in a batch. Of a compressed batch it is the first record."""
+    header = header_of(batch)
+    if not header.codec:
+        try:
+            for number, record in enumerate(records_of(batch)):
+                if record.timestamp >= timestamp:
+                    return record.timestamp, base + number
+        except Malformed:
+            pass  # a client wrote nonsense into its own batch
+    return header.base_timestamp, base

@@ -1,0 +1,191 @@
+"""Produce: the batches of a request become commands, in the order in which requests came."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+import google_crc32c
+
+from polynya.base.errors import PolynyaError
+from polynya.base.limits import APPEND_BYTES_MAX
+from polynya.base.names import partition_name
+from polynya.front.kafka.errors import Error, error_of, error_of_fault
+from polynya.stream.commands import Batch, Encoding, Produce, Producer
+from polynya.stream.replies import Reply
+from polynya.stream.rules.topics import Topic
+from polynya.wire.kafka import batches
+from polynya.wire.kafka.generated.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from polynya.wire.kafka.generated.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+
+if TYPE_CHECKING:
+    from polynya.front.kafka.dispatch import Call
+
+_IDS_SINCE = 13  # the first version of Produce that names topics by id
+_KAFKA_KIND = 1
+_TRANSACTIONAL = 1  # flag of a stored batch
+_ACKS = (-1, 0, 1)  # 1 is answered as -1: when the batch is durable on a majority
+
+
+def start(call: Call, request: ProduceRequest) -> None:
+    """Propose the batches of a request. Requests of one connection are proposed in their order."""
+    connection = call.connection
+    if connection.producing is None and (topics := _known(call, request)) is not None:
+        _Produce(call, request).propose(topics)
+        return
+    task = call.front.spawn(_start_late(call, request, connection.producing))
+    connection.producing = task
+    task.add_done_callback(partial(_no_longer, call))
+
+
+def _no_longer(call: Call, task: asyncio.Task[None]) -> None:
+    if call.connection.producing is task:
+        call.connection.producing = None
+
+
+async def _start_late(call: Call, request: ProduceRequest, before: asyncio.Task[None] | None) -> None:
+    """Propose after an earlier request, and after asking for topics that this core does not know."""
+    if before is not None:
+        await asyncio.wait([before])
+    topics: list[Topic | None] = []
+    catalog = call.front.topics
+    for each in request.topic_data:
+        try:
+            by_id = call.version >= _IDS_SINCE
+            topics.append(await (catalog.find_id(each.topic_id) if by_id else catalog.find(each.name)))
+        except PolynyaError:
+            topics.append(None)  # retriable for the client: it asks for metadata
+    _Produce(call, request).propose(topics)
+
+
+def _known(call: Call, request: ProduceRequest) -> list[Topic | None] | None:
+    """Return the topics of a request if this core knows all of them."""
+    catalog = call.front.topics
+    found: list[Topic | None] = []
+    for each in request.topic_data:
+        topic = catalog.ids.get(each.topic_id) if call.version >= _IDS_SINCE else catalog.names.get(each.name)
+        if topic is None or catalog.known(topic.name) is not topic:
+            return None
+        found.append(topic)
+    return found
+
+
+class _Produce:
+    """A request in work: the answer that its outcomes fill in."""
+
+    def __init__(self, call: Call, request: ProduceRequest) -> None:
+        self._call = call
+        self._request = request
+        self._left = 1  # outcomes that are missing, and one until all are proposed
+        self._response = ProduceResponse()
+
+    def propose(self, topics: list[Topic | None]) -> None:
+        """Propose each batch whose topic is known."""
+        by_id = self._call.version >= _IDS_SINCE
+        for data, topic in zip(self._request.topic_data, topics, strict=True):
+            answers = TopicProduceResponse(data.name, data.topic_id)
+            self._response.responses.append(answers)
+            missing = Error.UNKNOWN_TOPIC_ID if by_id else Error.UNKNOWN_TOPIC_OR_PARTITION
+            for part in data.partition_data:
+                answer = PartitionProduceResponse(part.index, base_offset=-1)
+                answers.partition_responses.append(answer)
+                if self._request.acks not in _ACKS:
+                    answer.error_code = Error.INVALID_REQUIRED_ACKS
+                elif topic is None:
+                    answer.error_code = missing
+                elif not 0 <= part.index < topic.partitions:
+                    answer.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
+                else:
+                    self._propose_one(topic, part, answer)
+        self._finished_one()
+
+    def _propose_one(self, topic: Topic, part: PartitionProduceData, answer: PartitionProduceResponse) -> None:
+        service = self._call.front.service
+        payload = bytes(part.records or b"")  # the one copy: the request's buffer goes after this
+        try:
+            if len(payload) > APPEND_BYTES_MAX:
+                raise _TooLarge(f"a batch has at most {APPEND_BYTES_MAX} bytes")
+            header = batches.check_batch(payload)
+        except batches.InvalidBatch as invalid:
+            answer.error_code, answer.error_message = _error_of_batch(invalid), str(invalid)
+            return
+        if header.is_transactional:
+            answer.error_code = Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            answer.error_message = "transactions are not served"
+            return
+        producer = None
+        if header.producer_id >= 0:
+            producer = Producer(
+                str(header.producer_id),
+                header.producer_epoch,
+                header.base_sequence,
+                header.last_sequence,
+                _KAFKA_KIND,
+            )
+        batch = Batch(
+            Encoding.KAFKA,
+            header.records,
+            payload,
+            google_crc32c.value(payload),
+            record_time_ms_max=max(0, header.max_timestamp),
+        )
+        name = partition_name(topic.name, part.index)
+        self._left += 1
+        service.propose(name, Produce(name, service.now_ms(), batch, producer), partial(self._done, answer))
+
+    def _done(self, answer: PartitionProduceResponse, outcome: Reply | BaseException) -> None:
+        if isinstance(outcome, BaseException):
+            answer.error_code = error_of_fault(outcome)
+        else:
+            answer.error_code = error_of(outcome.code)
+            if answer.error_code == Error.NONE:
+                answer.base_offset = outcome.first_record
+        self._finished_one()
+
+    def _finished_one(self) -> None:
+        self._left -= 1
+        if self._left:
+            return
+        if self._request.acks == 0:
+            self._answer_nothing()
+        else:
+            self._call.answer(self._response)
+
+    def _answer_nothing(self) -> None:
+        """Say nothing, or close: a client that asked for no answer learns of an error only so."""
+        failed = any(answer.error_code for topic in self._response.responses for answer in topic.partition_responses)
+        self._call.send([])
+        if failed:
+            self._call.connection.finish()
+
+
+class _TooLarge(batches.InvalidBatch):
+    pass
+
+
+def _error_of_batch(invalid: batches.InvalidBatch) -> Error:
+    if isinstance(invalid, _TooLarge):
+        return Error.MESSAGE_TOO_LARGE
+    if isinstance(invalid, batches.OldFormat):
+        return Error.UNSUPPORTED_FOR_MESSAGE_FORMAT
+    return Error.CORRUPT_MESSAGE if isinstance(invalid, batches.CorruptBatch) else Error.INVALID_RECORD
+
+
+async def init_producer_id(call: Call, request: InitProducerIdRequest) -> InitProducerIdResponse:
+    """Give an idempotent producer its id. Each call gives another, so an epoch never grows."""
+    if request.transactional_id is not None:
+        return InitProducerIdResponse(error_code=Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    try:
+        return InitProducerIdResponse(0, Error.NONE, await call.front.producer_ids.take(), 0)
+    except PolynyaError as fault:
+        return InitProducerIdResponse(error_code=error_of_fault(fault))

@@ -1,0 +1,175 @@
+"""The Kafka server of one core: its connections, the memory of their requests, and its timer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from polynya.base.limits import CONNECTIONS_PER_CORE_MAX, KAFKA_REQUESTS_BYTES_PER_CORE
+from polynya.base.log_throttle import LogThrottle
+from polynya.front.kafka.connection import Connection
+from polynya.front.kafka.producer_ids import ProducerIdBlocks
+from polynya.front.kafka.topics import TopicCatalog, TopicService
+
+_SWEEP_SECONDS = 2.0
+BACKLOG = 1024
+log = logging.getLogger("polynya.kafka")
+
+
+class Broker(msgspec.Struct, frozen=True, gc=False):
+    """A node as clients see it."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class Brokers(Protocol):
+    """The nodes that speak Kafka, and the places of groups on them."""
+
+    @property
+    def cluster_id(self) -> str: ...
+
+    @property
+    def own(self) -> int:
+        """The id of this node."""
+        ...
+
+    def all(self) -> Sequence[Broker]: ...
+
+    def leader_of(self, group: int) -> int:
+        """Return the broker that a client is to send requests for the group to."""
+        ...
+
+    def replicas_of(self, group: int) -> tuple[list[int], list[int]]:
+        """Return the brokers with a replica of the group, and those of them that are in sync."""
+        ...
+
+
+class KafkaCounters:
+    """Counters of one core."""
+
+    def __init__(self) -> None:
+        self.requests = self.connections_opened = self.connections_refused = self.malformed = 0
+
+
+class KafkaFront:
+    """The Kafka listener of one core."""
+
+    def __init__(
+        self,
+        service: TopicService,
+        brokers: Brokers,
+        *,
+        new_id: Callable[[], bytes],
+        connections_max: int = CONNECTIONS_PER_CORE_MAX,
+    ) -> None:
+        self.service = service
+        self.brokers = brokers
+        self.topics = TopicCatalog(service, new_id)
+        self.producer_ids = ProducerIdBlocks(service)
+        self.counters = KafkaCounters()
+        self.tick = 0
+        self.connections: set[Connection] = set()
+        self.waiting: set[Connection] = set()  # connections that are not read
+        self.metadata_cache: dict[Any, list[Any]] = {}
+        self._connections_max = connections_max
+        self._request_bytes = 0
+        self._complaints = LogThrottle()
+        self._servers: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopping = False
+
+    async def start(self, sockets: Sequence[socket.socket]) -> None:
+        """Serve on listening sockets; `stop` closes them."""
+        loop = asyncio.get_running_loop()
+        self.tick = int(loop.time())
+        for listener in sockets:
+            server = await loop.create_server(lambda: Connection(self), sock=listener, backlog=BACKLOG)
+            self._servers.append(server)
+        self._timer = loop.call_later(_SWEEP_SECONDS, self._sweep)
+        self.spawn(self.topics.finish_all())
+
+    async def stop(self, grace: float = 3.0) -> None:
+        """Read no further requests; after `grace` seconds drop those in work."""
+        self._stopping = True
+        for server in self._servers:
+            server.close()
+        for connection in tuple(self.connections):
+            connection.finish()
+        deadline = asyncio.get_running_loop().time() + grace
+        while self.connections and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.02)
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for connection in tuple(self.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+
+    # --- connections ----------------------------------------------------------------------------
+
+    def admit(self, connection: Connection) -> bool:
+        """Take a connection in; return False if there are too many."""
+        self.counters.connections_opened += 1
+        if self._stopping or len(self.connections) >= self._connections_max:
+            self.counters.connections_refused += 1
+            return False
+        self.connections.add(connection)
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self.waiting.discard(connection)
+
+    def complain(self, said: str, connection: Connection, error: Exception | None = None) -> None:
+        """Log why a connection is closed, at most once a minute for each reason and address."""
+        self.counters.malformed += error is not None
+        times = self._complaints.due(asyncio.get_running_loop().time(), said, connection.remote)
+        if times:
+            extra = {"from": connection.remote, "times": times, "error": str(error or "")}
+            log.warning(said, extra=extra)
+
+    @property
+    def is_full(self) -> bool:
+        """Report whether large requests have used up the core's budget."""
+        return self._request_bytes >= KAFKA_REQUESTS_BYTES_PER_CORE
+
+    def reserve(self, size: int) -> None:
+        """Count a large request from its first byte to its answer."""
+        self._request_bytes += size
+
+    def release(self, size: int) -> None:
+        was_full = self.is_full
+        self._request_bytes -= size
+        if was_full and not self.is_full:
+            for connection in tuple(self.waiting):
+                connection.steer()
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(_SWEEP_SECONDS, self._sweep)
+        self.tick = int(loop.time())
+        for connection in tuple(self.connections):
+            connection.sweep(self.tick)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run work that ends with this front."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a Kafka request failed", exc_info=error)

@@ -1,0 +1,171 @@
+"""Kafka clients, unchanged, each in a process of its own, against a real node."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from missing import missing, needed_program
+from product import RunningNode, environment
+
+from polynya.stream.commands import KAFKA_CONTENT_TYPE
+
+pytestmark = pytest.mark.process
+SCRIPTS = Path(__file__).parent / "kafka"
+PAIRS = (  # kafka-python has gzip alone
+    ("confluent", "python", "none"),
+    ("python", "aio", "none"),
+    ("python", "confluent", "gzip"),
+    *(("confluent", "aio", codec) for codec in ("snappy", "lz4", "zstd")),
+    *(("aio", "confluent", codec) for codec in ("gzip", "snappy", "lz4", "zstd")),
+)
+COUNT = 300
+SECONDS = 120
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    running = RunningNode(tmp_path_factory.mktemp("kafka") / "data", ("--cores", "2"))
+    try:
+        assert running.kafka
+        yield running
+    finally:
+        assert running.stop() == 0, "".join(running.log)
+        assert "a Kafka request failed" not in "".join(running.log), "".join(running.log)
+
+
+def run(client: str, *arguments: object) -> Any:
+    """What a client prints, as JSON."""
+    command = [sys.executable, str(SCRIPTS / f"{client}_client.py"), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, timeout=SECONDS, env=environment(), check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return json.loads(done.stdout)
+
+
+def expected(codec: str, *, with_none: bool) -> list[list[Any]]:
+    """The records as every client writes them; librdkafka alone can write a header without a value."""
+    none = [["none", None]] if with_none else []
+    return [
+        [
+            number,
+            None if number % 7 == 3 and number % 5 != 2 else f"k{number}",
+            None if number % 5 == 2 else f"{codec} {number} " * 9,
+            [["n", str(number)], *none] if number % 3 == 0 else [],
+            1_700_000_000_000 + number,
+        ]
+        for number in range(COUNT)
+    ]
+
+
+@pytest.mark.parametrize(("writer", "reader", "codec"), PAIRS)
+def test_what_one_client_writes_another_reads(node: RunningNode, writer: str, reader: str, codec: str) -> None:
+    """Keys, values, headers, tombstones, nulls and times come back, in each codec, in order."""
+    topic = f"{writer}-{codec}"
+    written = run(writer, "write", node.kafka, topic, codec, COUNT)
+    assert written == ([] if writer == "confluent" else list(range(COUNT)))
+    found, ends, at = run(reader, "read", node.kafka, topic, COUNT)
+    assert found == expected(codec, with_none=writer == "confluent")
+    assert ends == [0, COUNT]
+    assert at <= COUNT // 2, "the first offset of a time, exactly or, in a compressed batch, its begin"
+    if codec == "none":
+        assert at == COUNT // 2
+
+
+def test_topics_are_created_listed_and_deleted(node: RunningNode) -> None:
+    before, described, after = run("python", "administer", node.kafka, "administered")
+    assert "administered" in before
+    assert described == [3]
+    assert "administered" not in after
+
+
+def kcat(node: RunningNode, *arguments: str, given: bytes = b"") -> str:
+    command = [needed_program("kcat"), "-b", node.kafka, *arguments]
+    done = subprocess.run(command, input=given, capture_output=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+def test_kcat_writes_reads_and_lists(node: RunningNode) -> None:
+    kcat(node, "-P", "-t", "kcat", "-K", ":", given=b"a:1\nb:2\n")
+    found = kcat(node, "-C", "-t", "kcat", "-o", "beginning", "-e", "-q", "-f", "%o %k %s\n")
+    assert found == "0 a 1\n1 b 2\n"
+    assert 'topic "kcat" with 1 partitions' in kcat(node, "-L")
+    assert kcat(node, "-Q", "-t", "kcat:0:-1") == "kcat [0] offset 2\n"
+
+
+def test_an_old_librdkafka_keeps_its_compression(node: RunningNode) -> None:
+    """It turns compression off, and says nothing, if Produce is not served from version 0 on."""
+    line = b"a line that compresses " * 2000 + b"\n"
+    kcat(node, "-P", "-t", "canary", "-z", "gzip", "-X", "batch.num.messages=1", given=line * 3)
+    url = f"{node.url}/v1/stream/kafka/canary/0"
+    with urllib.request.urlopen(url) as response:
+        stored = response.read()
+    assert len(stored) < len(line)
+    assert stored[22] & 7 == 1, "the codec of the first batch"
+
+
+def test_over_http_a_partition_is_read_and_left_alone(node: RunningNode) -> None:
+    kcat(node, "-P", "-t", "guarded", given=b"a\n")
+    url = f"{node.url}/v1/stream/kafka/guarded/0"
+    with urllib.request.urlopen(url) as response:
+        assert response.headers["Content-Type"] == KAFKA_CONTENT_TYPE
+        assert b"a" in response.read()
+    for method, body in (("POST", b"no batch"), ("PUT", b"no batch"), ("DELETE", None)):
+        asked = urllib.request.Request(url, data=body, method=method, headers={"Content-Type": KAFKA_CONTENT_TYPE})
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(asked)
+        with refused.value as answer:
+            assert answer.code == 409
+            assert json.load(answer)["error"]["code"] == "KAFKA_PARTITION"
+    assert kcat(node, "-C", "-t", "guarded", "-o", "beginning", "-e", "-q") == "a\n"
+
+
+def test_a_consumer_waits_for_what_comes(node: RunningNode) -> None:
+    """A fetch beyond the end is answered as soon as there is a record, on whichever core."""
+    kcat(node, "-P", "-t", "later", given=b"first\n")
+    command = [needed_program("kcat"), "-b", node.kafka, "-C", "-t", "later", "-o", "beginning", "-c", "2", "-q", "-u"]
+    reader = subprocess.Popen(command, stdout=subprocess.PIPE)
+    timer = threading.Timer(SECONDS, reader.kill)
+    timer.start()
+    try:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == b"first\n"
+        kcat(node, "-P", "-t", "later", given=b"second\n")
+        assert reader.stdout.readline() == b"second\n"
+        assert reader.wait(SECONDS) == 0
+    finally:
+        timer.cancel()
+        reader.kill()
+        reader.wait()
+        reader.stdout.close()
+
+
+def java(node: RunningNode, tool: str, *arguments: str, given: bytes = b"") -> str:
+    libraries = os.environ.get("KAFKA_LIBS", "")
+    if not libraries or not Path(libraries).is_dir():
+        missing("Kafka's Java tools: set KAFKA_LIBS to a folder with the jars of org.apache.kafka:kafka-tools:4.3.1")
+    command = [needed_program("java"), "-Xmx256m", "-cp", f"{libraries}/*", tool, "--bootstrap-server", node.kafka, *arguments]
+    done = subprocess.run(command, input=given, capture_output=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
+    return done.stdout.decode()
+
+
+def test_the_java_tools_create_write_and_read(node: RunningNode) -> None:
+    topics = "org.apache.kafka.tools.TopicCommand"
+    java(node, topics, "--create", "--topic", "java", "--partitions", "1")
+    assert "java" in java(node, topics, "--list").split()
+    java(node, "org.apache.kafka.tools.ConsoleProducer", "--topic", "java", given=b"1\n2\n3\n")
+    found = java(
+        node, "org.apache.kafka.tools.consumer.ConsoleConsumer", "--topic", "java", "--partition", "0",
+        "--offset", "earliest", "--max-messages", "3", "--timeout-ms", "60000",
+    )  # fmt: skip
+    assert found.split() == ["1", "2", "3"]

@@ -1,0 +1,411 @@
+"""The Kafka front over a core in memory: order, pipelining, waiting, refusals, and nonsense."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import struct
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatch
+from google_crc32c import value as crc32c
+from worlds.kafka import KafkaWire, KafkaWorld, batch, fetch_fields, frame, play, produce_fields
+
+from polynya.base.limits import KAFKA_REQUEST_BYTES_MAX, KAFKA_SMALL_REQUEST_BYTES_MAX
+from polynya.base.names import partition_name
+from polynya.front.kafka.errors import Error
+from polynya.stream.commands import Create, Encoding, TopicDrop, TopicPut
+from polynya.stream.replies import Code
+from polynya.wire.kafka import batches
+
+ID = bytes([9]) * 16
+
+
+async def produce(wire: KafkaWire, topic: str, *sent: bytes, **more: int) -> list[tuple[int, int]]:
+    """Return (error, base offset) of each batch."""
+    message = await wire.ask("Produce", 9, **produce_fields(topic, *sent, **more))
+    return [(each.error_code.value, each.base_offset) for each in message.responses[0].partition_responses]
+
+
+async def fetch(wire: KafkaWire, topic: str, *offsets: int, **more: int) -> list[tuple[int, int, list[tuple[int, bytes]]]]:
+    """Return (error, high watermark, [(offset, value)]) of each partition."""
+    message = await wire.ask("Fetch", 11, **fetch_fields(topic, *offsets, **more))
+    found = []
+    for each in message.responses[0].partitions:
+        records = [
+            (record.offset, record.value) for one in batches.batches_of(each.records or b"") for record in DefaultRecordBatch(bytes(one))
+        ]
+        found.append((each.error_code.value, each.high_watermark, records))
+    return found
+
+
+def test_what_is_produced_is_fetched_with_its_offsets() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t", 2)
+        wire = await world.wire()
+        assert await produce(wire, "t", batch(b"a", b"b"), batch(b"x")) == [(0, 0), (0, 0)]
+        assert await produce(wire, "t", batch(b"c")) == [(0, 2)]
+        whole = [(0, b"a"), (1, b"b"), (2, b"c")]
+        assert await fetch(wire, "t", 0, 0) == [(0, 3, whole), (0, 1, [(0, b"x")])]
+        assert await fetch(wire, "t", 2) == [(0, 3, whole[2:])]
+        assert await fetch(wire, "t", 1) == [(0, 3, whole)], "a batch is whole, from before the offset"
+        assert await fetch(wire, "t", 0, max_bytes=1) == [(0, 3, whole[:2])], "one batch, over the limit"
+        assert await fetch(wire, "t", 0, 0, max_bytes=1) == [(0, 3, whole[:2]), (0, 1, [])]
+        assert await fetch(wire, "t", 4) == [(Error.OFFSET_OUT_OF_RANGE, -1, [])]
+        assert await fetch(wire, "t", 3) == [(0, 3, [])]
+        assert await fetch(wire, "none", 0) == [(Error.UNKNOWN_TOPIC_OR_PARTITION, -1, [])]
+
+    play(story)
+
+
+def test_batches_in_the_object_store_are_fetched_as_they_were() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        wire = await world.wire()
+        whole: list[tuple[int, bytes]] = []
+        for part in range(4):
+            for number in range(5):
+                values = [b"%d-%d-%d" % (part, number, record) for record in range(1 + number)]
+                assert await produce(wire, "t", batch(*values, time_ms=part * 1000)) == [(0, len(whole))]
+                whole += [(len(whole) + at, value) for at, value in enumerate(values)]
+            if part < 3:
+                await world.core.flusher.flush_now()
+        assert await fetch(wire, "t", 0) == [(0, 60, whole)]
+        assert await fetch(wire, "t", 29) == [(0, 60, whole[25:])], "in a batch of a slice"
+        assert await fetch(wire, "t", 25, max_bytes=1) == [(0, 60, whole[25:30])]
+        for place, (part, found) in enumerate([(0, 0), (1, 15), (2, 30), (3, 45)]):
+            assert await offset_of(wire, "t", part * 1000) == found, place
+        assert await offset_of(wire, "t", 1003) == 15 + 9, "the fourth record of the first batch that has four"
+        assert await offset_of(wire, "t", 9999) == -1
+        assert [await offset_of(wire, "t", special) for special in (-2, -1)] == [0, 60]
+
+    play(story)
+
+
+async def offset_of(wire: KafkaWire, topic: str, timestamp: int) -> int:
+    """The offset of a time, by ListOffsets."""
+    from kio.schema.list_offsets.v1 import request as r
+
+    asked = r.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    topics = (r.ListOffsetsTopic(name=topic, partitions=(asked,)),)
+    message = await wire.ask("ListOffsets", 1, replica_id=-1, topics=topics)
+    return int(message.topics[0].partitions[0].offset)
+
+
+def test_records_are_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+    monkeypatch.setattr(batches, "_record", lambda *arguments: calls.append(arguments))
+
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        wire = await world.wire()
+        await produce(wire, "t", batch(*[b"v"] * 500))
+        await wire.ask("Fetch", 11, **fetch_fields("t", 0))
+
+    play(story)
+    assert not calls
+
+
+def test_idempotent_batches_are_judged_by_kafkas_rules() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        wire = await world.wire()
+        made = await wire.ask("InitProducerId", 1, transactional_id=None, transaction_timeout=_ms(1000))
+        other = await wire.ask("InitProducerId", 1, transactional_id=None, transaction_timeout=_ms(1000))
+        assert made.producer_id != other.producer_id
+        assert made.producer_epoch == 0
+        first = batch(b"a", b"b", producer=(made.producer_id, 0, 0))
+        assert await produce(wire, "t", first) == [(0, 0)]
+        assert await produce(wire, "t", first) == [(0, 0)], "a repeat gets the same offset"
+        gap = batch(b"c", producer=(made.producer_id, 0, 3))
+        assert await produce(wire, "t", gap) == [(Error.OUT_OF_ORDER_SEQUENCE, -1)]
+        assert await produce(wire, "t", batch(b"c", producer=(made.producer_id, 0, 2))) == [(0, 2)]
+        assert [found for *_, found in await fetch(wire, "t", 0)] == [[(0, b"a"), (1, b"b"), (2, b"c")]]
+        refused = await wire.ask("InitProducerId", 1, transactional_id="x", transaction_timeout=_ms(1000))
+        assert refused.error_code.value == Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+    play(story)
+
+
+def _ms(count: int) -> object:
+    from datetime import timedelta
+
+    return timedelta(milliseconds=count)
+
+
+def test_refused_batches_change_nothing() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        wire = await world.wire()
+        good = batch(b"a")
+        damaged = good[:-1] + b"!"
+        old = bytearray(good)
+        old[16] = 1
+        transactional = bytearray(good)
+        transactional[22] |= 0x10
+        struct.pack_into(">I", transactional, 17, crc32c(bytes(transactional[21:])))
+        for bad, error in (
+            (damaged, Error.CORRUPT_MESSAGE),
+            (good + good, Error.CORRUPT_MESSAGE),
+            (b"", Error.CORRUPT_MESSAGE),
+            (bytes(old), Error.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+            (bytes(transactional), Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        ):
+            assert await produce(wire, "t", bad) == [(error, -1)]
+        assert await produce(wire, "t", good, acks=5) == [(Error.INVALID_REQUIRED_ACKS, -1)]
+        assert await produce(wire, "t", good, partition=7) == [(Error.UNKNOWN_TOPIC_OR_PARTITION, -1)]
+        assert await produce(wire, "unknown", good) == [(Error.UNKNOWN_TOPIC_OR_PARTITION, -1)]
+        assert await fetch(wire, "t", 0) == [(0, 0, [])]
+
+    play(story)
+
+
+def test_answers_come_in_the_order_of_the_requests() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        wire = await world.wire()
+        sent = [wire.send("Fetch", 11, **fetch_fields("t", 0, max_wait_ms=300))]
+        sent += [wire.send("Produce", 9, **produce_fields("t", batch(b"%d" % number))) for number in range(70)]
+        sent.append(wire.send("ApiVersions", 0))
+        names = [("Fetch", 11), *[("Produce", 9)] * 70, ("ApiVersions", 0)]
+        answers = [await wire.answer(*name) for name in names]
+        assert [correlation for correlation, _ in answers] == sent
+        offsets = [message.responses[0].partition_responses[0].base_offset for _, message in answers[1:-1]]
+        assert offsets == list(range(70)), "they were appended in their order"
+
+    play(story)
+
+
+def test_a_request_without_acknowledgement_gets_no_answer() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        wire = await world.wire()
+        wire.send("Produce", 9, **produce_fields("t", batch(b"a"), acks=0))
+        assert (await fetch(wire, "t", 0, max_wait_ms=5000))[0][2] == [(0, b"a")]
+        wire.send("Produce", 9, **produce_fields("t", b"", acks=0))
+        assert await wire.ended(), "an error is told by the end of the connection"
+
+    play(story)
+
+
+def test_a_fetch_waits_for_bytes_and_no_longer_than_it_says() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t", 2)
+        reader, writer = await world.wire(), await world.wire()
+        assert await fetch(reader, "t", 0, 0, max_wait_ms=50) == [(0, 0, [])] * 2
+        waiting = asyncio.create_task(fetch(reader, "t", 0, 0, max_wait_ms=50_000))
+        while not world.core.local.feeds.sinks:  # noqa: ASYNC110 (bounded by the story)
+            await asyncio.sleep(0)
+        await produce(writer, "t", batch(b"late"), partition=1)
+        assert (await waiting)[1] == (0, 1, [(0, b"late")])
+        assert not world.core.local.feeds.sinks
+
+    play(story)
+
+
+def test_a_fetch_session_is_declined() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        wire = await world.wire()
+        message = await wire.ask("Fetch", 11, **fetch_fields("t", 0, session_id=7))
+        assert message.error_code.value == Error.FETCH_SESSION_ID_NOT_FOUND
+        assert (await wire.ask("Fetch", 11, **fetch_fields("t", 0))).session_id == 0
+
+    play(story)
+
+
+def test_an_unknown_version_of_api_versions_gets_the_list_in_version_0() -> None:
+    async def story(world: KafkaWorld) -> None:
+        wire = await world.wire()
+        wire.writer.write(bytes.fromhex("0000000e 0012 0063 00000007 0004 74657374"))
+        correlation, message = await wire.answer("ApiVersions", 0)
+        assert (correlation, message.error_code.value) == (7, Error.UNSUPPORTED_VERSION)
+        ranges = {each.api_key: (each.min_version, each.max_version) for each in message.api_keys}
+        assert ranges[0] == (0, 13), "from 0: else an old librdkafka sends uncompressed"
+        assert ranges[1] == (4, 18)
+
+    play(story)
+
+
+def test_bytes_behind_a_body_are_ignored() -> None:
+    """As librdkafka 2.16 sends some with Metadata."""
+
+    async def story(world: KafkaWorld) -> None:
+        wire = await world.wire()
+        wire.writer.write(bytes.fromhex("00000011 0003 0001 00000007 ffff ffffffff 000000"))
+        assert (await wire.answer("Metadata", 1))[0] == 7
+
+    play(story)
+
+
+def test_large_requests_are_counted_from_their_first_byte_to_their_answer() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        wire = await world.wire()
+        whole = frame("Produce", 9, 5, **produce_fields("t", batch(b"x" * 300_000)))
+        wire.writer.write(whole[:100_000])
+        while world.front._request_bytes != len(whole) - 4:  # noqa: ASYNC110 (bounded by the story)
+            await asyncio.sleep(0)
+        wire.writer.write(whole[100_000:])
+        _, message = await wire.answer("Produce", 9)
+        assert message.responses[0].partition_responses[0].error_code.value == 0
+        assert world.front._request_bytes == 0
+        assert (await fetch(wire, "t", 0))[0][2] == [(0, b"x" * 300_000)]
+        wire.writer.write(whole[:100_000])
+        while not world.front._request_bytes:  # noqa: ASYNC110 (bounded by the story)
+            await asyncio.sleep(0)
+        wire.close()
+        while world.front.connections:  # noqa: ASYNC110 (bounded by the story)
+            await asyncio.sleep(0)
+        assert world.front._request_bytes == 0
+
+    play(story)
+
+
+MALFORMED = {
+    "a negative length": b"\xff\xff\xff\xff",
+    "a short request": b"\0\0\0\2ab",
+    "a huge length": (KAFKA_REQUEST_BYTES_MAX + 1).to_bytes(4),
+    "HTTP": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "TLS": bytes.fromhex("1603010200010001fc0303"),
+    "an unknown key": bytes.fromhex("0000000a 7fff 0000 00000001 ffff"),
+    "an unknown version": bytes.fromhex("0000000a 0003 0063 00000001 ffff"),
+    "an array longer than the request": bytes.fromhex("0000000e 0003 0001 00000001 ffff 7fffffff"),
+    "a large request of names": frame("Metadata", 1, 1, topics=None)[4:] + bytes(KAFKA_SMALL_REQUEST_BYTES_MAX),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_nonsense_closes_the_connection_with_one_line(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    sent = MALFORMED[name]
+    sent = len(sent).to_bytes(4) + sent if name == "a large request of names" else sent
+
+    async def story(world: KafkaWorld) -> None:
+        caplog.set_level(logging.WARNING)
+        for _ in range(2):
+            wire = await world.wire()
+            wire.writer.write(sent)
+            assert await wire.ended()
+        assert len((await (await world.wire()).ask("ApiVersions", 0)).api_keys) == len(_keys())
+        assert [record.message for record in caplog.records] == ["closed a Kafka connection: the request is malformed"]
+
+    play(story)
+
+
+def _keys() -> list[int]:
+    from polynya.wire.kafka.messages import APIS
+
+    return list(APIS)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_changed_requests_leave_the_front_standing(seed: int) -> None:
+    rng = random.Random(seed)
+
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t", 2)
+        whole = [
+            frame("Produce", 9, 1, **produce_fields("t", batch(b"a"), batch(b"b"))),
+            frame("Fetch", 11, 2, **fetch_fields("t", 0, 0)),
+            frame("Metadata", 1, 3, topics=None),
+        ]
+        for _ in range(60):
+            wire = await world.wire()
+            damaged = bytearray(b"".join(rng.choices(whole, k=3)))
+            for _ in range(rng.choice((1, 1, 5))):
+                damaged[rng.randrange(len(damaged))] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+            wire.writer.write(damaged[: rng.choice((len(damaged), rng.randrange(len(damaged))))])
+            wire.writer.write_eof()
+            await wire.reader.read()
+            wire.close()
+        wire = await world.wire()
+        assert (await produce(wire, "t", batch(b"last")))[0][0] == 0
+
+    play(story)
+
+
+# --- topics ---------------------------------------------------------------------------------------
+
+
+def test_metadata_creates_a_topic_that_a_client_names() -> None:
+    async def story(world: KafkaWorld) -> None:
+        from kio.schema.metadata.v8 import request as r
+
+        wire = await world.wire()
+        asked = {
+            "topics": (r.MetadataRequestTopic(name="new"), r.MetadataRequestTopic(name="not a name")),
+            "include_cluster_authorized_operations": False,
+            "include_topic_authorized_operations": False,
+        }
+        message = await wire.ask("Metadata", 8, allow_auto_topic_creation=False, **asked)
+        assert [each.error_code.value for each in message.topics] == [Error.UNKNOWN_TOPIC_OR_PARTITION, Error.INVALID_TOPIC]
+        message = await wire.ask("Metadata", 8, allow_auto_topic_creation=True, **asked)
+        assert [each.error_code.value for each in message.topics] == [0, Error.INVALID_TOPIC]
+        assert [(each.partition_index, each.leader_id) for each in message.topics[0].partitions] == [(0, 0)]
+        for correlation in (7, 8):  # of all: from cached bytes, with the request's own correlation id
+            wire.send("Metadata", 1, correlation, topics=None)
+            told, message = await wire.answer("Metadata", 1)
+            assert told == correlation
+            assert [each.name for each in message.topics] == ["new"]
+        await world.topic("b")
+        assert len((await wire.ask("Metadata", 1, topics=None)).topics) == 2
+
+    play(story)
+
+
+def test_a_creation_that_somebody_began_is_finished() -> None:
+    """As after a crash between the topic and its streams, or between some of its streams."""
+
+    async def story(world: KafkaWorld) -> None:
+        service = world.core.service
+        await service.call(0, TopicPut("t", ID, 3, [], 1))
+        name = partition_name("t", 1)
+        made = Create(name, 1, "application/vnd.apache.kafka.recordbatch", Encoding.KAFKA)
+        assert (await service.call(service.group_of(name), made)).code == Code.CREATED
+        wire = await world.wire()
+        assert await produce(wire, "t", *[batch(b"a")] * 3) == [(0, 0)] * 3
+        assert world.front.topics.names["t"].id == ID
+
+    play(story)
+
+
+def test_a_deletion_that_somebody_began_is_finished_before_the_name_is_free() -> None:
+    async def story(world: KafkaWorld) -> None:
+        wire = await world.wire()
+        await world.topic("t", 2)
+        await produce(wire, "t", batch(b"old"))
+        old = world.front.topics.names["t"]
+        await world.core.service.call(0, TopicDrop("t", old.id))
+        assert await world.front.topics.create("t", 2, []) == Code.EXISTS
+        assert "t" not in world.front.topics.names, "that create finished the deletion"
+        await world.topic("t", 2)
+        assert world.front.topics.names["t"].id != old.id
+        assert (await fetch(wire, "t", 0))[0] == (0, 0, [])
+
+    play(story)
+
+
+def test_a_topic_is_not_made_of_a_stream_of_another_kind() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.core.create("kafka/t/1")
+        await world.front.topics.create("t", 3, [])
+        assert world.front.topics.names == {}
+        assert await world.core.code_of("kafka/t/0") == Code.NOT_FOUND
+        assert await world.core.code_of("kafka/t/1") == 0, "it is left as it was"
+
+    play(story)
+
+
+def test_topics_survive_a_restart_with_their_records() -> None:
+    async def story(world: KafkaWorld) -> None:
+        wire = await world.wire()
+        await world.topic("t", 2)
+        await produce(wire, "t", batch(b"a", b"b"))
+        await world.core.engine.core.drain()
+        core = world.core.kill()
+        assert core.local.machines[0].topics == {"t": world.front.topics.names["t"]}
+        page = await core.page("kafka/t/0")
+        assert (page.facts.record, len(page.spans)) == (2, 1)
+
+    play(story)
