@@ -72,6 +72,13 @@ RETENTION = {
     "polynya_retention_failures_total": "failures",
     "polynya_retention_round_seconds": "round_seconds",
 }
+KAFKA = {
+    "polynya_kafka_requests_total": "requests",
+    "polynya_kafka_malformed_total": "malformed",
+    "polynya_kafka_connections": "connections",
+    "polynya_kafka_connections_total": "connections_opened",
+    "polynya_kafka_connections_refused_total": "connections_refused",
+}
 SUBSCRIPTIONS = {
     "polynya_wakes_total": "woken",
     "polynya_wakes_delivered_total": "delivered",

@@ -175,6 +175,7 @@ class Assembly:
         await self._doors.open()
         if self._start.kafka_port:
             self._kafka = kafka_front(self._start, self.service, self._maps)
+            self._health.registry.add(metric_sources.counted(self._kafka.counters, metric_sources.KAFKA))
             await open_kafka(self._kafka, self._start)
         await self._subscriptions.start(_ended)
 

@@ -56,7 +56,8 @@ class KafkaCounters:
     """Counters of one core."""
 
     def __init__(self) -> None:
-        self.requests = self.connections_opened = self.connections_refused = self.malformed = 0
+        self.requests = self.malformed = 0
+        self.connections = self.connections_opened = self.connections_refused = 0
 
 
 class KafkaFront:
@@ -125,10 +126,12 @@ class KafkaFront:
             self.counters.connections_refused += 1
             return False
         self.connections.add(connection)
+        self.counters.connections = len(self.connections)
         return True
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        self.counters.connections = len(self.connections)
         self.waiting.discard(connection)
 
     def complain(self, said: str, connection: Connection, error: Exception | None = None) -> None:
