@@ -201,7 +201,7 @@ class HttpFront:
         """End the work of revoked principals. Their next request is authorized again."""
         for connection in self.connections:
             if connection.principal is not None and not connection.principal.alive:
-                connection.forget_repeat()
+                connection.forget_template()
         for subscriber in tuple(self.live):
             principal = subscriber.exchange.principal
             if principal is not None and not principal.alive:
