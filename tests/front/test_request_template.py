@@ -26,10 +26,9 @@ HEAD = (
 def learned(block: bytes) -> RequestTemplate | None:
     router = Router({}, {})
     head = HeadParser().parse(block)
-    exchange = Exchange(SimpleNamespace(), 0, head, b"12345"[: head.length])  # type: ignore[arg-type]
+    exchange = Exchange(SimpleNamespace(front=None), 0, head, b"12345"[: head.length])  # type: ignore[arg-type]
     exchange.route, exchange.query = router.resolve(head.target)
-    request, _ = parse_append(exchange)
-    return compile_template(request, block)
+    return compile_template(parse_append(exchange), block)
 
 
 def test_a_known_head_gives_the_body_and_its_producer() -> None:

@@ -97,12 +97,19 @@ class Connection(asyncio.Protocol):
             and self._body is None  # … so this begins a request, which may start at once
             and not (self._buffer or self.write_paused or self.front.stopping)
             and (found := template.read(data)) is not None
+            and (self.meter is None or not self.meter.take(self.front.now(), len(found[0])))  # an error needs the full parse
         ):
-            self._next += 1
             self._appends_alone = True
-            if template.request.repeat(self._sent, *found):
-                return
-            self._next -= 1
+            request = template.request
+            exchange = request.exchange  # its last response was sent
+            exchange.request_id = ""
+            exchange.number = number = self._next
+            self._next = number + 1
+            try:
+                request.propose(*found)
+            except Exception as error:  # noqa: BLE001 (the client must get an answer)
+                exchange.fault(error)
+            return
         if self._body is not None:
             self._feed_body(data)
         elif self._held is not None or self._going_on:
@@ -344,7 +351,7 @@ class Connection(asyncio.Protocol):
 
     # --- responses -------------------------------------------------------------------------------------------------------------
 
-    def send(self, number: int, data: bytes, *, close: bool, body: Sequence[bytes | memoryview] = ()) -> None:
+    def send(self, number: int, data: bytes, *, close: bool = False, body: Sequence[bytes | memoryview] = ()) -> None:
         """Send the complete response to request `number`, `body` after `data`. It is held until all earlier responses are sent."""
         if number != self._sent:
             self._ready[number] = (b"".join((data, *body)) if body else data, close)

@@ -12,7 +12,7 @@ from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.responses import COMMON, owner_line
 from polynya.front.http.routes.bodies import batch_of, check_coding, encoding_of
 from polynya.front.http.routes.refusals import fail_reply, tail_headers
-from polynya.stream.commands import Append, Batch, Encoding, Producer
+from polynya.stream.commands import Append, Encoding, Producer
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import (
     BadField,
@@ -38,10 +38,11 @@ _FOUND = b"HTTP/1.1 204 No Content\r\nStream-Record-Start: %d" + _KEYED
 class AppendRequest(msgspec.Struct):
     """A parsed append: what its head says, and the exchange that gets the answer.
 
-    A connection keeps the request of a head that it receives again (`append_template`), and starts
-    it with the next body and sequence number."""
+    A connection keeps the request of a head that it receives again (`append_template`), and
+    proposes it with the next body and sequence number."""
 
     exchange: Exchange
+    front: HttpFront
     name: str
     content_type: str  # "" without a body
     encoding: int
@@ -52,12 +53,15 @@ class AppendRequest(msgspec.Struct):
     keyed: bool  # has a body and a producer: success is 200, and a duplicate is 204
     plain: bool  # the answer needs no optional headers
 
-    def propose(self, batch: Batch | None, producer: Producer | None, size: int) -> None:
-        """Propose the append, which had a body of `size` bytes; `answer` sends the response."""
-        front = self.exchange.connection.front
+    def propose(self, body: bytes, producer: Producer | None) -> None:
+        """Propose the append; `answer` sends the response. Raises `Failure` for a wrong body."""
+        batch = batch_of(self.encoding, body) if body else None
+        if batch is None and body:
+            raise Failure("EMPTY_ARRAY")
+        front = self.front
         counters = front.counters
         counters.appends += 1
-        counters.bytes_in += size
+        counters.bytes_in += len(body)
         service = front.service
         command = Append(
             self.name,
@@ -70,25 +74,6 @@ class AppendRequest(msgspec.Struct):
             self.incarnation,
         )
         service.propose(self.name, command, self.answer)
-
-    def repeat(self, number: int, body: bytes, producer: Producer | None) -> bool:
-        """Start the request again as request `number`, once its last answer was sent. Return False
-        if it needs a full parse, which finds the error."""
-        exchange = self.exchange
-        connection = exchange.connection
-        try:
-            batch = batch_of(self.encoding, body)
-        except Failure:
-            return False
-        meter = connection.meter
-        if batch is None or (meter is not None and meter.take(connection.front.now(), len(body))):
-            return False
-        exchange.number, exchange.request_id = number, ""
-        try:
-            self.propose(batch, producer, len(body))
-        except Exception as error:  # noqa: BLE001 (the client must get an answer)
-            exchange.fault(error)
-        return True
 
     def answer(self, reply: Reply | BaseException) -> None:
         """Respond to the append."""
@@ -104,46 +89,43 @@ class AppendRequest(msgspec.Struct):
         if reply.closed or not self.plain:
             exchange.answer(status, tail_headers(reply))
             return
-        epoch, at = reply.producer_epoch, (reply.record, reply.byte)
-        if epoch < 0:
-            lines = _PLAIN % (*at, reply.uid)
-        elif code and reply.first_record >= 0:  # a duplicate whose position is still known
-            lines = _FOUND % (reply.first_record, *at, epoch, reply.producer_sequence, reply.uid)
-        else:
-            form = _APPENDED if status == 200 else _REPEATED
-            lines = form % (*at, epoch, reply.producer_sequence, reply.uid)
-        connection = exchange.connection
-        front = connection.front
+        front = self.front
         front.counters.statuses[status] += 1
+        epoch = reply.producer_epoch
+        if epoch < 0:
+            lines = _PLAIN % (reply.record, reply.byte, reply.uid)
+        elif code and reply.first_record >= 0:  # a duplicate whose position is still known
+            found = (reply.first_record, reply.record, reply.byte)
+            lines = _FOUND % (*found, epoch, reply.producer_sequence, reply.uid)
+        else:
+            form = _REPEATED if status == 204 else _APPENDED
+            lines = form % (reply.record, reply.byte, epoch, reply.producer_sequence, reply.uid)
         hint = front.service.hint
         if hint is not None and (owner := hint(self.name)):
             lines = lines[:-2] + owner_line(owner) + b"\r\n"
-        connection.send(exchange.number, lines, close=False)
+        exchange.connection.send(exchange.number, lines)
 
 
 def append(front: HttpFront, exchange: Exchange) -> None:
     """Handle an append. Raises `Failure`."""
-    request, batch = parse_append(exchange)
-    size, exchange.body = len(exchange.body), b""  # the batch has the body
-    exchange.connection.last_append = request
-    request.propose(batch, request.producer, size)
+    request = exchange.connection.last_append = parse_append(exchange)
+    body, exchange.body = exchange.body, b""  # from here on the batch holds it
+    request.propose(body, request.producer)
 
 
-def parse_append(exchange: Exchange) -> tuple[AppendRequest, Batch | None]:
-    """Parse an append into the request and the batch of its body. Raises `Failure`."""
+def parse_append(exchange: Exchange) -> AppendRequest:
+    """Parse the head of an append. Raises `Failure`."""
     headers = exchange.head.headers
     close = "stream-closed" in headers and is_true(headers["stream-closed"])
-    content_type, encoding, batch = "", int(Encoding.BYTES), None
-    if exchange.body:
+    content_type, encoding = "", int(Encoding.BYTES)
+    body = exchange.body
+    if body:
         if "content-encoding" in headers:
             check_coding(headers["content-encoding"])
         content_type = headers.get("content-type", "")
         if not content_type:
             raise Failure("CONTENT_TYPE_REQUIRED")
         encoding = encoding_of(content_type)
-        batch = batch_of(encoding, exchange.body)
-        if batch is None:
-            raise Failure("EMPTY_ARRAY")
     elif not close:
         raise Failure("EMPTY_BODY")
     try:
@@ -155,20 +137,19 @@ def parse_append(exchange: Exchange) -> tuple[AppendRequest, Batch | None]:
         if len(content_type) > CONTENT_TYPE_BYTES_MAX:
             parse_content_type(content_type)
     except BadField as bad:
+        if body and batch_of(encoding, body) is None:  # an error of the body comes first
+            raise Failure("EMPTY_ARRAY") from None
         raise Failure("INVALID_HEADER", str(bad)) from None
-    keyed = batch is not None and producer is not None
-    return (
-        AppendRequest(
-            exchange,
-            exchange.route.name,
-            content_type,
-            encoding,
-            producer,
-            sequence,
-            close,
-            incarnation,
-            keyed,
-            exchange.plain,
-        ),
-        batch,
+    return AppendRequest(
+        exchange,
+        exchange.connection.front,
+        exchange.route.name,
+        content_type,
+        encoding,
+        producer,
+        sequence,
+        close,
+        incarnation,
+        bool(body) and producer is not None,
+        exchange.plain,
     )
