@@ -26,7 +26,7 @@ HEAD = (
 def learned(block: bytes) -> RequestTemplate | None:
     router = Router({}, {})
     head = HeadParser().parse(block)
-    exchange = Exchange(SimpleNamespace(front=None), 0, head, b"12345"[: head.length])  # type: ignore[arg-type]
+    exchange = Exchange(SimpleNamespace(front=SimpleNamespace(service=SimpleNamespace(appender=str))), 0, head, b"12345"[: head.length])  # type: ignore[arg-type]
     exchange.route, exchange.query = router.resolve(head.target)
     return compile_template(parse_append(exchange), block)
 
@@ -206,7 +206,7 @@ def test_an_error_of_a_repeated_append_leaves_nothing_in_the_next_answer() -> No
 def test_a_fault_in_a_repeated_append_is_answered() -> None:
     async def story(world: World) -> None:
         wire = await repeating(world)
-        world.service.propose = failing  # type: ignore[method-assign, assignment]
+        world.service.turns.propose = failing  # type: ignore[method-assign]
         wire.send(append_of(b"y"))
         assert (await wire.answer()).error == "INTERNAL"
 

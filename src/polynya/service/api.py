@@ -7,8 +7,8 @@ from typing import Protocol
 
 import msgspec
 
-from polynya.stream.commands import Command, Retention
-from polynya.stream.replies import Reply
+from polynya.stream.commands import Append, Command, Retention
+from polynya.stream.replies import Done, Reply
 from polynya.stream.state.model import Stream
 
 
@@ -155,6 +155,10 @@ class LiveEvent(msgspec.Struct, gc=False, array_like=True):
     known: bool = True  # no acknowledged record follows at this moment; False on a replica that is not the leader
 
 
+AppendTo = Callable[[Append, Done], None]
+"""Propose an append that was stamped in this pass of the loop; see `Service.propose`."""
+
+
 class Sink(Protocol):
     """A live subscriber. `live` is called on the loop, must not block, and must bound its buffer."""
 
@@ -181,6 +185,10 @@ class Service(Protocol):
     async def facts(self, name: str, *, local: bool = False) -> Facts | Refusal:
         """Return facts that reflect every append acknowledged before the call. `local`: return this node's state without contacting the
         leader."""
+        ...
+
+    def appender(self, name: str) -> AppendTo:
+        """Return the bound appender of a stream, whether it exists or not. It proposes appends as `propose` does, and may be kept."""
         ...
 
     def propose(self, name: str, command: Command, done: Callable[[Reply | BaseException], None]) -> None:

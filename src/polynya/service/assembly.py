@@ -73,7 +73,7 @@ class CoreRuntime:
         if self.replicated is not None:
             self._join(self.replicated)
         self.core.on_applied = self.local.applied
-        self.after_turn: list[Callable[[], None]] = [self.local.turned, self.settler.pump]
+        self.after_turn: list[Callable[[], None]] = [self.local.memory.measure, self.settler.pump]
         self.core.on_turn = self._turned
 
     def indexes(self) -> dict[int, int]:

@@ -14,16 +14,17 @@ from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
 from polynya.base.names import group_of
 from polynya.replica.log import decode_command, encode_command
-from polynya.service.api import Facts, Page, ReadQuery, Refusal, Sink, Span, Trimmed, TrimQuery
+from polynya.service.api import AppendTo, Facts, Page, ReadQuery, Refusal, Sink, Span, Trimmed, TrimQuery
 from polynya.service.routing import messages, relay
 from polynya.service.routing.bundles import Bundles, handler_of
 from polynya.service.routing.fan_out import ReplicaFanOut
 from polynya.service.routing.forwarding import LOOK_SECONDS, PATIENCE_SECONDS, Forwarding
 from polynya.service.routing.remote_tails import RemoteTails, TailTransport, serve_tails
+from polynya.service.streams.appends import Appender
 from polynya.service.streams.forks import create_fork
 from polynya.service.streams.local import LocalGroups
 from polynya.service.streams.retention import set_bucket, trim
-from polynya.stream.commands import Append, Command, Create, Retention
+from polynya.stream.commands import Command, Create, Retention
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.rules.tables import Lag, Table
 from polynya.wal import DiskFull
@@ -92,20 +93,19 @@ class NodeService:
         found: Facts | Refusal = await self._at_replica(group, messages.FACTS, question, self._facts_here, local=local)
         return found
 
-    def propose(self, name: str, command: Command, done: Done) -> None:
-        group = self._routes.get(name) or self.group_of(name)
+    def appender(self, name: str) -> AppendTo:
+        group = self.group_of(name)
         if self._forwarding is not None:
-            self._forwarding.propose(group, command, done)
-        elif group % self._cores == self._core:
-            if type(command) is Append:
-                self.local.propose_append(group, command, done)
-            else:
-                self.local.propose(group, command, done)
-        else:
-            self._propose_at(group, command, done)
+            return partial(self._forwarding.propose, group)
+        if group % self._cores == self._core:
+            return Appender(self.local.appends, group).append
+        return partial(self._propose_at, group)
+
+    def propose(self, name: str, command: Command, done: Done) -> None:
+        self.propose_to(self.group_of(name), command, done)
 
     def propose_to(self, group: int, command: Command, done: Done) -> None:
-        """Propose a command that names no stream, by group number."""
+        """Propose a command by group number; it may name no stream."""
         if self._forwarding is not None:
             self._forwarding.propose(group, command, done)
         elif group % self._cores == self._core:
@@ -131,9 +131,7 @@ class NodeService:
         return reply
 
     def read_nowait(self, query: ReadQuery) -> Page | Refusal | None:
-        group = self.group_of(query.name)
-        if group not in self._machines or not (self.local.fit(group) if query.local else self.local.readable(group)):
-            return None
+        group = self._routes.get(query.name) or self.group_of(query.name)
         return self.local.read_nowait(group, query)
 
     async def read(self, query: ReadQuery) -> Page | Refusal:
@@ -331,9 +329,7 @@ class NodeService:
 
     def _register(self, transport: CoreTransport) -> None:
         transport.on(messages.PROPOSE, self._on_propose)
-        transport.on(
-            messages.PROPOSE_ALL, handler_of(self._leads, self._leader_of, self.local.propose_append, self.local.now_ms, self._came)
-        )
+        transport.on(messages.PROPOSE_ALL, handler_of(self._leads, self._leader_of, self.local.propose, self.local.now_ms, self._came))
         serve_tails(transport, self.local)
         self._on_async(transport, messages.FACTS, messages.Attach, self._facts_here)
         self._on_async(transport, messages.READ, messages.Query, self._read_here)

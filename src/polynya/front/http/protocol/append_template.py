@@ -58,6 +58,10 @@ class RequestTemplate(msgspec.Struct):
                 return data[self.seen_body :], Producer(self.producer_id, self.producer_epoch, int(sequence))
         return self._read(data)
 
+    def see(self, end: int, begin: int, rest: bytes, size: int) -> None:
+        """Expect another request like this one: its sequence ends at `end`, and its body of `size` bytes begins at `begin`."""
+        self.seen_end, self.seen_body, self.seen_rest, self.seen_size = end, begin, rest, begin + size
+
     def _read(self, data: bytes) -> tuple[bytes, Producer | None] | None:
         head, _, body = data.partition(b"\r\n\r\n")
         if not head.endswith(self.behind):
@@ -75,10 +79,9 @@ class RequestTemplate(msgspec.Struct):
         if not self.between:
             return body, None
         if not self.length_first:
-            self.seen_end = self.seen_begin + len(sequence)
-            self.seen_body = len(head) + 4
-            self.seen_rest = data[self.seen_end : self.seen_body]
-            self.seen_size = len(data)
+            end = self.seen_begin + len(sequence)
+            begin = len(head) + 4
+            self.see(end, begin, data[end:begin], len(body))
         return body, Producer(self.producer_id, self.producer_epoch, int(sequence))
 
 
@@ -96,4 +99,7 @@ def compile_template(request: AppendRequest, block: bytes) -> RequestTemplate | 
     first, last = variables[0], variables[-1]
     pieces = (block[: first.start(2)], b"" if producer is None else block[first.end(2) : last.start(2)], block[last.end(2) :])
     identity = ("", 0) if producer is None else (producer.id, producer.epoch)
-    return RequestTemplate(*pieces, not of_sequence[0], request, *identity, seen_begin=len(pieces[0]))
+    template = RequestTemplate(*pieces, not of_sequence[0], request, *identity, seen_begin=len(pieces[0]))
+    if of_sequence[0]:
+        template.see(first.end(2), len(block) + 4, block[first.end(2) :] + b"\r\n\r\n", head.length)
+    return template

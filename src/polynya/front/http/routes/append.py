@@ -12,6 +12,7 @@ from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.responses import COMMON, owner_line
 from polynya.front.http.routes.bodies import batch_of, check_coding, encoding_of
 from polynya.front.http.routes.refusals import fail_reply, tail_headers
+from polynya.service.api import AppendTo
 from polynya.stream.commands import Append, Encoding, Producer
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import (
@@ -44,6 +45,7 @@ class AppendRequest(msgspec.Struct):
     exchange: Exchange
     front: HttpFront
     name: str
+    append: AppendTo
     content_type: str  # "" without a body
     encoding: int
     producer: Producer | None
@@ -62,10 +64,9 @@ class AppendRequest(msgspec.Struct):
         counters = front.counters
         counters.appends += 1
         counters.bytes_in += len(body)
-        service = front.service
         command = Append(
             self.name,
-            service.now_ms(),
+            front.service.now_ms(),
             self.content_type,
             batch,
             producer,
@@ -73,7 +74,7 @@ class AppendRequest(msgspec.Struct):
             self.close,
             self.incarnation,
         )
-        service.propose(self.name, command, self.answer)
+        self.append(command, self.answer)
 
     def answer(self, reply: Reply | BaseException) -> None:
         """Respond to the append."""
@@ -140,10 +141,12 @@ def parse_append(exchange: Exchange) -> AppendRequest:
         if body and batch_of(encoding, body) is None:  # an error of the body comes first
             raise Failure("EMPTY_ARRAY") from None
         raise Failure("INVALID_HEADER", str(bad)) from None
+    front, name = exchange.connection.front, exchange.route.name
     return AppendRequest(
         exchange,
-        exchange.connection.front,
-        exchange.route.name,
+        front,
+        name,
+        front.service.appender(name),
         content_type,
         encoding,
         producer,
