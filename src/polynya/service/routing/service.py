@@ -94,7 +94,7 @@ class NodeService:
         return found
 
     def appender(self, name: str) -> AppendTo:
-        group = self.group_of(name)
+        group = self._routes.get(name) or self.group_of(name)
         if self._forwarding is not None:
             return partial(self._forwarding.propose, group)
         if group % self._cores == self._core:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Container, Iterable, Iterator
-from functools import partial
 from typing import cast
 
 from msgspec import structs
@@ -61,6 +60,8 @@ class LocalGroups:
         self.memory = HotMemory(machines, self.faulted, proposer, hot_bytes_max)
         self.appends = Appends(machines, proposer, self, self.memory, self.faulted, self.recalls)
         self._names = SortedNames(name for machine in machines.values() for name in _live_names(machine))
+        for machine in machines.values():
+            machine.watched = self.feeds.sinks
         self._unsettled: dict[str, int] = {}  # names with a create or delete in flight
         self._waiting_creates: list[tuple[int, Create, Done]] = []
 
@@ -100,6 +101,7 @@ class LocalGroups:
         """Add a group, or replace its state with that from another node. Live readers resume on the new state."""
         self.remove(group)
         self.machines[group] = machine
+        machine.watched = self.feeds.sinks
         for name in _live_names(machine):
             self._names.add(name)
         self._changed()
@@ -308,10 +310,11 @@ class LocalGroups:
             del self._unsettled[name]
 
     def applied(self, group: int, command: Command, reply: Reply) -> None:
-        """Handle an applied command before its writer gets the reply."""
+        """Handle an applied command before its writer gets the reply. An append matters only where its stream has live readers."""
         kind = type(command)
-        if self.feeds.sinks:
-            self.feeds.applied(command, reply, partial(self.readable, group))
+        machine = self.machines.get(group)
+        if machine is not None and machine.effects:
+            self.feeds.moved(machine.take_effects(), known=self.readable(group))
         if kind is Append:
             return
         self.appends.epoch += 1

@@ -56,12 +56,6 @@ class Exchange:
         self.query: dict[str, str]
 
     @property
-    def plain(self) -> bool:
-        """Report whether the response needs no optional headers."""
-        head = self.head
-        return self.keep_alive and not self.request_id and head.minor == 1 and "origin" not in head.headers
-
-    @property
     def base_url(self) -> str:
         headers = self.head.headers
         is_https = self.connection.front.is_tls or headers.get("x-forwarded-proto", "").lower() == "https"

@@ -141,7 +141,8 @@ def parse_append(exchange: Exchange) -> AppendRequest:
         if body and batch_of(encoding, body) is None:  # an error of the body comes first
             raise Failure("EMPTY_ARRAY") from None
         raise Failure("INVALID_HEADER", str(bad)) from None
-    front, name = exchange.connection.front, exchange.route.name
+    front, name, head = exchange.connection.front, exchange.route.name, exchange.head
+    has_options = exchange.request_id or not head.minor or "origin" in headers
     return AppendRequest(
         exchange,
         front,
@@ -154,5 +155,5 @@ def parse_append(exchange: Exchange) -> AppendRequest:
         close,
         incarnation,
         bool(body) and producer is not None,
-        exchange.plain,
+        exchange.keep_alive and not has_options,
     )
