@@ -135,6 +135,11 @@ def test_fronts_know_the_commands_and_never_the_machine() -> None:
     assert {name.split(".")[2] for name in names} <= FRONT_STREAM
 
 
+def test_what_fronts_share_knows_no_protocol() -> None:
+    names = {name for text in texts("front/common") for name in imported(text) if name.startswith("polynya.front.")}
+    assert all(name.startswith("polynya.front.common") for name in names), names
+
+
 def test_the_table_libraries_are_imported_in_the_lakehouse_and_by_the_demo() -> None:
     assert importers(*HEAVY) == {"cli/demo/answers.py"}
 

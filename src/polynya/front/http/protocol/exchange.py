@@ -85,11 +85,8 @@ class Exchange:
         self.connection.send(self.number, data, close=not self.keep_alive)
 
     def answer_parts(self, status: int, headers: Headers, parts: list[bytes | memoryview]) -> None:
-        """Respond like `answer`, but copy the parts together only when they are small."""
+        """Respond like `answer` to a GET, without a copy of the parts."""
         size = sum(map(len, parts))
-        if size <= JOINED_BYTES_MAX or self.head.method == "HEAD":
-            self.answer(status, headers, b"".join(parts))
-            return
         front = self.connection.front
         front.counters.statuses[status] += 1
         if self.principal is not None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from polynya.base.offsets import format_token
+from polynya.front.common.response_memory import ResponseMemoryFull
+from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import JOINED_BYTES_MAX, Exchange, Headers
 from polynya.front.http.protocol.responses import NO_STORE, etag_of
 from polynya.service.api import Page, ReadQuery, Refusal
@@ -26,12 +28,20 @@ def allowed_bytes(front: HttpFront, exchange: Exchange, wanted: int) -> int:
     """Return the page size: `wanted`, or less while other clients leave responses unread. Raises `Failure`."""
     connection = exchange.connection
     connection.uses_reserve = False
-    return front.memory.allow(connection, wanted) if front.memory.unread else wanted
+    if not front.memory.unread:
+        return wanted
+    try:
+        return front.memory.allow(connection, wanted)
+    except ResponseMemoryFull:
+        raise Failure("RESPONSE_MEMORY_LIMIT") from None
 
 
 def within_memory(front: HttpFront, exchange: Exchange, query: ReadQuery) -> ReadQuery:
     """Return the query with the page size that the memory for unread responses allows. Raises `Failure`."""
     wanted = query.bytes_max
+    if not front.memory.unread:
+        exchange.connection.uses_reserve = False
+        return query
     allowed = allowed_bytes(front, exchange, wanted)
     return query if allowed == wanted else structs.replace(query, bytes_max=allowed)
 
@@ -47,11 +57,8 @@ async def read_allowed(front: HttpFront, exchange: Exchange, query: ReadQuery) -
     return page if allowed == size else await front.service.read(structs.replace(query, bytes_max=allowed))
 
 
-def render(page: Page, *, lines: bool) -> list[bytes | memoryview]:
-    """Return the body in parts, so that a large page is not copied together."""
-    parts: list[bytes | memoryview] = [span.payload for span in page.spans]
-    if page.facts.encoding != Encoding.JSON:
-        return parts
+def render_json(parts: list[bytes | memoryview], *, lines: bool) -> list[bytes | memoryview]:
+    """Return the body of a JSON stream in parts, so that a large page is not copied together."""
     if lines:
         return [as_lines(parts)]
     return [b"[", *parts[:-1], memoryview(parts[-1])[:-1], b"]"] if parts else [b"[]"]
@@ -88,8 +95,10 @@ def send_page(exchange: Exchange, page: Page, cache: str, live: Headers = _NONE)
             exchange.answer(304, [*headers, ("Cache-Control", cache)])
             return
     headers.append(("Cache-Control", cache))
-    parts = render(page, lines=lines)
-    if len(parts) == 1 and len(parts[0]) <= JOINED_BYTES_MAX:
-        exchange.answer(200, headers, parts[0])
+    parts: list[bytes | memoryview] = [span.payload for span in page.spans]
+    if is_json:
+        parts = render_json(parts, lines=lines)
+    if sum(map(len, parts)) <= JOINED_BYTES_MAX:
+        exchange.answer(200, headers, b"".join(parts))
     else:
         exchange.answer_parts(200, headers, parts)
