@@ -202,9 +202,9 @@ class Service(Protocol):
 
     async def read(self, query: ReadQuery) -> Page | Refusal: ...
 
-    async def attach(self, name: str, sink: Sink, *, local: bool = False) -> Facts | Refusal:
+    async def attach(self, name: str, sink: Sink, *, local: bool = False, numbers: bool = False) -> Facts | Refusal:
         """Deliver every event after the returned tail to `sink`, in order. Attach first, read up to the returned tail, then go live.
-        `local`: see `facts`."""
+        `local`: see `facts`. `numbers`: a tail watch, whose events carry no payload if the stream is on another core."""
         ...
 
     def detach(self, uid: int, sink: Sink) -> None: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from itertools import product
 from typing import Any, Protocol
 
 import msgspec
@@ -56,14 +57,15 @@ class NodeService:
         self._routes: dict[str, int] = {}
         self.hint: Callable[[str], str] | None = None  # returns the URL of the node that leads a stream's group, unless it is this one
         self.flush_here: Callable[[str], Awaitable[None]] = _nothing_to_flush
-        self._tails = RemoteTails(transport) if transport is not None else None
-        self._local_tails = RemoteTails(transport, local=True) if transport is not None else None
+        self._tails: dict[tuple[bool, bool], RemoteTails] = {}  # by the arguments of `attach`: local, numbers
         self._forwarding: Forwarding | None = None
         self._bundles: Bundles | None = None
         self._machines = local.machines  # of the local groups
         self._places = ReplicaFanOut(local, core, cores)
         local.parents = self
         if transport is not None:
+            for local_reads, numbers in product((False, True), repeat=2):
+                self._tails[local_reads, numbers] = RemoteTails(transport, local=local_reads, numbers=numbers)
             self._register(transport)
 
     def join(self, forwarding: Forwarding) -> None:
@@ -155,7 +157,7 @@ class NodeService:
         found: tuple[int, int] = await self._at_replica(uid >> 48, messages.PLACE_OF_TIME, question, self._place_of_time_here)
         return found
 
-    async def attach(self, name: str, sink: Sink, *, local: bool = False) -> Facts | Refusal:
+    async def attach(self, name: str, sink: Sink, *, local: bool = False, numbers: bool = False) -> Facts | Refusal:
         group = self.group_of(name)
 
         async def here() -> Facts | Refusal:
@@ -163,16 +165,13 @@ class NodeService:
             return self.local.attach(group, name, sink, local=local)
 
         async def there(place: int) -> Facts | Refusal:
-            tails = self._local_tails if local else self._tails
-            assert tails is not None
-            return await tails.attach(place, group, name, sink)
+            return await self._tails[local, numbers].attach(place, group, name, sink)
 
         return await self._places.ask(group, here, there, local=local)
 
     def detach(self, uid: int, sink: Sink) -> None:
-        for tails in (self._tails, self._local_tails):
-            if tails is not None:
-                tails.detach(uid, sink)
+        for tails in self._tails.values():
+            tails.detach(uid, sink)
         if uid >> 48 in self._machines:
             self.local.detach(uid, sink)
 

@@ -142,8 +142,8 @@ class LocalGroups:
     def find(self, group: int, name: str) -> Stream | Refusal:
         """Return the live stream, or why it cannot be found; for an evicted one its `eviction.ghost_of`. Raises Unavailable when the
         group has left."""
-        machine = self.here(group)
-        stream = machine.lookup(name)
+        machine = self.machines.get(group) or self.here(group)
+        stream = machine.streams.get(name)
         if stream is None:
             return ghost_of(machine, name) or _NOT_FOUND
         if stream.deleted:
@@ -461,7 +461,11 @@ class LocalGroups:
         stream = self.find(group, query.name)
         if not isinstance(stream, Stream):
             return stream
-        if where_of(stream) is not None and not (query.record == Position.NOW or query.record >= stream.next_record):
+        if (
+            stream.front is not None
+            and where_of(stream) is not None
+            and not (query.record == Position.NOW or query.record >= stream.next_record)
+        ):
             if copy is None:
                 return None
             stream = copy

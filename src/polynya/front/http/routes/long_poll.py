@@ -53,7 +53,7 @@ class _Waiter:
 
 async def _wait(front: HttpFront, exchange: Exchange, query: ReadQuery, seconds: float, cache: str) -> None:
     waiter = _Waiter()
-    facts = await front.service.attach(query.name, waiter, local=query.local)  # before the read, so that no event is missed
+    facts = await front.service.attach(query.name, waiter, local=query.local, numbers=True)  # before the read, so that no event is missed
     if isinstance(facts, Refusal):
         fail_refusal(exchange, facts)
         return

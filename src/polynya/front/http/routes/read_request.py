@@ -46,7 +46,10 @@ def parse_read(exchange: Exchange, now_ms: Callable[[], int], timeout: float) ->
             raise Failure("INVALID_PARAMETER", "a read takes offset or from_time, not both")
         record, byte = _at_time(query["from_time"], now_ms())
     else:
-        record, byte = parse_offset(query.get("offset", "-1"), bare=exchange.route.bare_offsets)
+        text = query.get("offset", "-1")
+        record, byte = Position.START, 0
+        if text != "-1":
+            record, byte = parse_offset(text, bare=exchange.route.bare_offsets)
     if live == "long-poll" and "timeout_ms" in query:
         timeout = min(_number("timeout_ms", query["timeout_ms"]), _TIMEOUT_MS_MAX) / 1000
     size = PAGE_BYTES_DEFAULT
