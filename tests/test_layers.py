@@ -6,6 +6,7 @@ All lists here are allow-lists: an import that no line allows fails, and so does
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -68,8 +69,13 @@ FRONT_STREAM = {"commands", "replies", "rules", "subscriptions"}  # a front know
 HEAVY = {"pyspark", "py4j", "pyarrow", "pyiceberg", "deltalake", "duckdb", "pandas", "numpy"}
 
 
-def imported(text: str) -> Iterator[str]:
+@functools.cache
+def imported(text: str) -> tuple[str, ...]:
     """Dotted names of the modules that a source imports, at any depth of its code."""
+    return tuple(_imported(text))
+
+
+def _imported(text: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
