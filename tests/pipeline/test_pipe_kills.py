@@ -28,7 +28,7 @@ def test_a_driver_killed_at_any_step_leaves_nothing_to_repair_by_hand(world: Pip
     assert world.run("table", "create", "air", "--prefix", "air/").code == 0
     for run, step in enumerate(steps):
         fill(world, run)
-        driver = world.spawn("compact", "air")
+        driver = world.spawn("table", "sync", "-v", "air")
         driver.wait_said(step)
         driver.kill(group=run % 2 == 1)
         world.wait_no_strays()
