@@ -110,7 +110,7 @@ async def test_a_hand_over_moves_the_lead_at_once(world: World, old: Node) -> No
 @story
 async def test_idle_groups_sleep_and_wake(world: World) -> None:
     await asyncio.sleep(6)
-    assert all(status.asleep for node in world.alive() for status in node.core.statuses().values())
+    assert all(status.quiescent for node in world.alive() for status in node.core.statuses().values())
     leader = world.leader(world.group_of(A))
     assert leader is not None
     await leader.create(A)
@@ -277,7 +277,7 @@ def test_a_leader_that_falls_silent_while_its_group_sleeps_costs_writes_less_tha
         leader = world.leader(group)
         assert leader is not None
         await leader.create(A)
-        await world.wait(lambda: leader.core.members[group].raft.sleeping)
+        await world.wait(lambda: leader.core.members[group].raft.quiescent)
         await asyncio.sleep(world.random.random())  # anywhere between two pulses
         world.isolate(leader.number)
         began = loop.time()

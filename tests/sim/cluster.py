@@ -261,8 +261,8 @@ class Node:
 
     @property
     def remembers(self) -> bool:
-        """Whether no group of it is forgetful."""
-        return self.alive and not any(member.raft.forgetful for member in self.core.members.values())
+        """Whether no group of it is amnesiac."""
+        return self.alive and not any(member.raft.amnesiac for member in self.core.members.values())
 
     def _applied(self, group: int, command: Command, reply: Reply) -> None:
         stamp = getattr(command, "now_ms", 0)

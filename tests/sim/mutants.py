@@ -139,7 +139,7 @@ def _claims_at_once(subscription: Subscription, command: SubscriptionEvent) -> C
 
 def _campaigns_at_once(raft: Raft) -> None:
     if raft.role is not Role.LEADER and election.may_campaign(raft):
-        raft.sleeping = False
+        raft.quiescent = False
         election._campaign(raft, forced=False)
 
 

@@ -242,7 +242,9 @@ class ClusterMember:
     def _waiting(self) -> str:
         rafts = {number: member.raft for number, member in self._core.members.items()}
         forgotten = {
-            number: raft.unheard | raft.unmet for number, raft in rafts.items() if (raft.forgetful or raft.unmet) and not raft.leader
+            number: raft.awaiting_term | raft.undiscovered
+            for number, raft in rafts.items()
+            if (raft.amnesiac or raft.undiscovered) and not raft.leader
         }
         return waits(forgotten, self._transport.nodes)
 

@@ -134,7 +134,7 @@ class ReplicatedEngine:
         member = self.members.pop(group, None)
         if member is not None:
             raft = member.raft
-            self.departed[group] = HardState(raft.term, raft.vote, raft.forgetful)
+            self.departed[group] = HardState(raft.term, raft.vote, raft.amnesiac)
             self.led.pop(group, None)
             member.leads = False
             queued, proposals = member.emptied()

@@ -18,7 +18,6 @@ class Progress:
     """The progress of one member. Invariants: match < next; `inflight` is ordered by last index, all in match + 1 … next - 1."""
 
     __slots__ = (
-        "asleep",
         "beat_context",
         "beat_ms",
         "beat_next",
@@ -28,6 +27,7 @@ class Progress:
         "chunk_ms",
         "chunk_next",
         "chunk_patience_ms",
+        "commit_sent",
         "context",
         "heard_ms",
         "inflight",
@@ -40,8 +40,8 @@ class Progress:
         "probe_context",
         "probed",
         "probing",
+        "quiescent",
         "snapshot",
-        "told",
     )
 
     def __init__(self, next_index: int, now_ms: int) -> None:
@@ -53,10 +53,10 @@ class Progress:
         self.probe_context = -1  # … and the heartbeat before it
         self.inflight: deque[tuple[int, int]] = deque()  # (last index, bytes) of each append
         self.inflight_bytes = 0
-        self.told = 0  # the highest commit index sent to it
+        self.commit_sent = 0  # the highest commit index sent to it
         self.context = 0  # the newest heartbeat that it answered
         self.heard_ms = now_ms
-        self.asleep = self.lost = False
+        self.quiescent = self.lost = False
         self.learned = False  # a new replica reported that it may vote
         self.beat_context = self.beat_next = self.beat_ms = 0  # the regular heartbeat in flight, and the next index when it was sent
         self.snapshot: Snapshot | None = None

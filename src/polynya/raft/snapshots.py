@@ -104,7 +104,7 @@ def _is_sending(raft: Raft, wanted: ChunkWanted) -> bool:
 
 def on_chunk(raft: Raft, message: SnapshotChunk) -> None:
     following.heard(raft, message.sender)
-    raft.sleeping = False
+    raft.quiescent = False
     snapshot = message.snapshot
     if raft.installing is not None:
         if raft.installing == snapshot:
