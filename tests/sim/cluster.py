@@ -179,7 +179,7 @@ class Node:
         tier = None if world.store is None else SimTier(self.engine, world.store, self.way)
         self.tasks.update(() if tier is None else tier.tasks())
         self.door = Door(self, None if tier is None else tier.store)
-        self._pulse(self.life)
+        self._keepalive(self.life)
 
     def _fatal(self, life: int, error: BaseException) -> None:
         """A disk that fails is the end of this life; anything else is a defect."""
@@ -289,7 +289,7 @@ class Node:
             known = self.world.leaders.setdefault((group, status.term), self.number)
             assert known == self.number, f"group {group} has two leaders in term {status.term}: {known} and {self.number}"
 
-    def _pulse(self, life: int) -> None:
+    def _keepalive(self, life: int) -> None:
         if life != self.life or not self.alive:
             return
         loop, world = asyncio.get_running_loop(), self.world
@@ -301,7 +301,7 @@ class Node:
                     self.lost.add(other.number)
                     self.core.peer_lost(other.number, self.clock.ms_of(self.heard[other.number]))
         self.levels.look()
-        loop.call_later(PULSE_SECONDS, self._pulse, life)
+        loop.call_later(PULSE_SECONDS, self._keepalive, life)
 
     def hear(self, peer: int, life: int, said: Greeting) -> None:
         """A sign of life. A new life is a loss and a find."""

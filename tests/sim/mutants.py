@@ -398,7 +398,7 @@ NOTICED: dict[str, tuple[Any, str, Any]] = {  # by a test (`STORIES`), where a s
         "_capture",
         edited_function(Backups._capture, "await service.local.linearize(number)", "pass"),
     ),
-    "an older copy of a node's data is let in": (PeerJournalPositions, "lacks", lambda recollection, hello: ""),
+    "an older copy of a node's data is let in": (PeerJournalPositions, "lacks", lambda positions, hello: ""),
     # … of evictions, of backups, and of what a recovery finds
     "a stream that was evicted and trimmed is recovered with what was trimmed": (
         store_recovery.whole_again,

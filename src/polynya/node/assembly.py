@@ -215,7 +215,7 @@ class Assembly:
 
     def _unreached(self) -> str | None:
         """Return a message if a core has not connected. Running cores report their own health; here they only need to connect."""
-        strangers = self._transport.strangers() if self._transport is not None else []
+        strangers = self._transport.missing_cores() if self._transport is not None else []
         return f"core {', '.join(map(str, strangers))} has not connected to this core" if strangers else None
 
     def reload(self) -> None:
