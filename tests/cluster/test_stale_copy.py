@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from polynya.base.errors import CorruptData
-from polynya.cluster.stale_copy import FILE, MARK, StaleCopyGuard, refuse_older
+from polynya.cluster.stale_copy import FILE, MARK, StaleCopyGuard, refuse_stale_copy
 from polynya.transport import Hello, PeerJournalPositions
 
 ABOUT = Hello(4, 4, "c", 1, 4, 2, 0, 1, "life", journal=77, opened=100, incarnation=1)
@@ -37,15 +37,15 @@ def test_it_vouches_for_its_journal(tmp_path: Path) -> None:
 
 def test_by_the_word_of_a_node_that_remembers_more_it_ends_and_does_not_start_again(tmp_path: Path) -> None:
     world = World(tmp_path)
-    refuse_older(world.folder)
+    refuse_stale_copy(world.folder)
     world.transport.on_stale_copy(Hello(4, 4, "c", 1, 4, 3, 1, 2, "life", lacks="its journal ends too early"))
     (fault,) = world.ends
     assert isinstance(fault, CorruptData) and "is a stale copy" in str(fault)
     assert "node 3 recorded a later position (its journal ends too early)" in str(fault)
     with pytest.raises(CorruptData, match="node 3 recorded a later position"):
-        refuse_older(world.folder)
+        refuse_stale_copy(world.folder)
     (world.folder / MARK).unlink()
-    refuse_older(world.folder)
+    refuse_stale_copy(world.folder)
 
 
 def test_what_others_said_is_kept_and_is_of_this_history(tmp_path: Path) -> None:

@@ -85,8 +85,8 @@ async def test_a_leader_cut_off_answers_nothing_that_is_old(world: World, old: N
     await old.append(A, b"1")
     world.isolate(old.number)
     lost = asyncio.ensure_future(old.append(A, b"lost"))
-    await world.wait(lambda: any(node.core.leads(group) for node in world.alive() if node is not old))
-    new = next(node for node in world.alive() if node is not old and node.core.leads(group))
+    await world.wait(lambda: any(node.core.is_leader(group) for node in world.alive() if node is not old))
+    new = next(node for node in world.alive() if node is not old and node.core.is_leader(group))
     assert (await new.append(A, b"2")).record == 2
     with pytest.raises(Unavailable):
         await old.read(A)
@@ -102,7 +102,7 @@ async def test_a_hand_over_moves_the_lead_at_once(world: World, old: Node) -> No
     group = world.group_of(A)
     began = asyncio.get_running_loop().time()
     old.core.leadership.hand_over_all()
-    await world.wait(lambda: any(node.core.leads(group) for node in world.alive() if node is not old))
+    await world.wait(lambda: any(node.core.is_leader(group) for node in world.alive() if node is not old))
     assert asyncio.get_running_loop().time() - began < 0.1
     assert not old.core.led
 
@@ -194,7 +194,7 @@ async def test_a_node_that_lost_its_disk_catches_up_before_it_votes(world: World
     third.start()
     leader.kill()
     await asyncio.sleep(5)
-    assert not any(node.core.leads(group) for node in world.alive()), "who has what was acknowledged is not there"
+    assert not any(node.core.is_leader(group) for node in world.alive()), "who has what was acknowledged is not there"
     leader.start()
     await world.wait(lambda: lost.remembers)
     for node in world.alive():

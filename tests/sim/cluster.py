@@ -160,9 +160,11 @@ class Node:
         self.forwarding.start()
         assert self.engine.residence is not None
         self.core.on_dropped += [self.forwarding.gone, self._forget]
-        self.steering = Reconfiguration(self.engine.service, self.core)
-        self.placing = PlacementReconciler(self.core, self.engine.residence, self.steering, self.forwarding.whereabouts, range(GROUPS + 1))
-        self.spawn(self.placing.run())
+        self.reconfiguration = Reconfiguration(self.engine.service, self.core)
+        self.reconciler = PlacementReconciler(
+            self.core, self.engine.residence, self.reconfiguration, self.forwarding.whereabouts, range(GROUPS + 1)
+        )
+        self.spawn(self.reconciler.run())
         world.tell(self)
         self.core.on_leadership += [self._led, self.forwarding.led]
         self.forwarding.demand.many, self.forwarding.demand.most = world.follow
@@ -456,7 +458,7 @@ class World(Network, Steered, Copied):
 
         def hear() -> None:
             if node.alive and node.life == life:
-                node.process.hand(lambda: node.placing.adopt(newest))
+                node.process.hand(lambda: node.reconciler.adopt(newest))
 
         if newest.epoch:
             asyncio.get_running_loop().call_later(self.random.expovariate(10), hear, context=NOBODY)
@@ -503,7 +505,7 @@ class World(Network, Steered, Copied):
             node.slow, node.process.slow_seconds = None, 0.0
 
     def leader(self, group: int) -> Node | None:
-        return next((node for node in self.alive() if node.core.leads(group)), None)
+        return next((node for node in self.alive() if node.core.is_leader(group)), None)
 
     def group_of(self, name: str) -> int:
         return self.nodes[1].engine.service.group_of(name)

@@ -113,8 +113,8 @@ def _without_producers() -> Callable[[Stream], Stream]:
     return lambda stream: msgspec.structs.replace(sound(stream), producers=None)
 
 
-async def _by_the_map_alone(placing: PlacementReconciler, group: int) -> bool:
-    await placing._residence.drop(group, told_ms=2**62)
+async def _by_the_map_alone(reconciler: PlacementReconciler, group: int) -> bool:
+    await reconciler._lifecycle.drop(group, told_ms=2**62)
     return True
 
 

@@ -127,7 +127,7 @@ def test_cores_have_met_when_each_has_reached_the_other(tmp_path):
             await late.wait_met()
             await meeting  # each knows of itself when it has met the other: not both in the same pass of the loop
         assert early.counters()["connected"] == late.counters()["connected"] == 1
-        assert early.missing_cores() == late.strangers() == []
+        assert early.missing_cores() == late.missing_cores() == []
         await early.close()
         await late.close()
 

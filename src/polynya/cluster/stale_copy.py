@@ -85,7 +85,7 @@ class StaleCopyGuard:
         return found.said if found.history == self._history else []
 
 
-def refuse_older(folder: Path) -> None:
+def refuse_stale_copy(folder: Path) -> None:
     """Raise CorruptData if the core's folder is marked as stale."""
     try:
         text = (folder / MARK).read_text()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 1.0
 ANSWER_SECONDS = 10.0  # without progress at a quorum while entries are pending
 _Reached = tuple[int, ...]
-log = logging.getLogger("polynya.patience")
+log = logging.getLogger("polynya.commit_timeout")
 
 
 class CommitTimeouts:

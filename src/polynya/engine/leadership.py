@@ -32,7 +32,7 @@ PLACED_SECONDS = 300.0  # a leadership stays where an operator or the balancer p
 KIND_STOPPING = 1011  # other kinds: health, access, shutdown barrier, cluster view and map, object store
 KIND_FOLLOWS = 1013  # sent to a node that receives a group for its writers; the body is the group number
 STOPPING_SECONDS = 30.0  # a stop takes less time
-log = logging.getLogger("polynya.leads")
+log = logging.getLogger("polynya.leadership")
 
 
 class LeadershipTransport(Protocol):
