@@ -545,10 +545,10 @@ class ReplicatedEngine:
 
     def _lead(self, member: Member) -> None:
         """Handle a change of role, term or leader."""
-        number, leads = member.group.number, member.can_lead()
-        if leads != member.leading:
-            member.leading = leads
-            if leads:
+        number, leading = member.group.number, member.can_lead()
+        if leading != member.leading:
+            member.leading = leading
+            if leading:
                 self.led[number] = member.group.machine
             else:
                 del self.led[number]

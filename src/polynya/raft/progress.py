@@ -26,7 +26,7 @@ class Progress:
         "chunk_heard_ms",
         "chunk_ms",
         "chunk_next",
-        "chunk_patience_ms",
+        "chunk_timeout_ms",
         "commit_sent",
         "context",
         "heard_ms",
@@ -62,7 +62,7 @@ class Progress:
         self.snapshot: Snapshot | None = None
         self.chunk_acked = self.chunk_next = self.chunk_ms = self.chunk_back_ms = 0
         self.chunk_heard_ms = 0  # time of the last chunk answer …
-        self.chunk_patience_ms = 0  # … and the timeout of the next
+        self.chunk_timeout_ms = 0  # … and the timeout of the next
 
     def sent(self, last: int, size: int) -> None:
         self.inflight.append((last, size))
@@ -100,12 +100,12 @@ class Progress:
     def send_snapshot(self, snapshot: Snapshot, now_ms: int) -> None:
         self._enter(Mode.SNAPSHOT)
         self.snapshot = snapshot
-        self.chunk_acked = self.chunk_next = self.chunk_patience_ms = 0
+        self.chunk_acked = self.chunk_next = self.chunk_timeout_ms = 0
         self.chunk_ms = self.chunk_heard_ms = now_ms
 
     def hear_of_chunk(self, now_ms: int) -> None:
         """Record an answer to a chunk, duplicates included, and adapt the retry timeout to the interval between answers."""
-        self.chunk_patience_ms = 2 * (now_ms - self.chunk_heard_ms)
+        self.chunk_timeout_ms = 2 * (now_ms - self.chunk_heard_ms)
         self.chunk_ms = self.chunk_heard_ms = now_ms
 
     def _enter(self, mode: Mode) -> None:

@@ -103,9 +103,9 @@ class ConnectionSet:
 class InboundConnection:
     """One connection from another core."""
 
-    def __init__(self, connections: ConnectionSet, greet: CheckHello, *, checked: bool = False) -> None:
+    def __init__(self, connections: ConnectionSet, check_hello: CheckHello, *, checked: bool = False) -> None:
         self._connections = connections
-        self._check_hello = greet
+        self._check_hello = check_hello
         self.on_gone: Callable[[], None] = _nothing
         self.core = -1  # set by the handshake: its number, or its address on another node
         self.journal = 0  # the number of its journal, if reported
