@@ -301,7 +301,7 @@ class Node:
                 world.deliver(self, other.number, partial(other.hear, self.number, life, self.greeter.said()))
                 if other.number not in self.lost and loop.time() - self.heard.setdefault(other.number, loop.time()) > SILENCE_SECONDS:
                     self.lost.add(other.number)
-                    self.core.peer_lost(other.number, self.clock.ms_of(self.heard[other.number]))
+                    self.core.peers.lost(other.number, self.clock.ms_of(self.heard[other.number]))
         self.levels.look()
         loop.call_later(PULSE_SECONDS, self._keepalive, life)
 
@@ -310,15 +310,15 @@ class Node:
         if not self.greeter.lets_in(self.world.nodes[peer], said):
             return
         if self.lives.get(peer, life) != life:
-            self.core.unreachable(peer)
-            self.core.peer_lost(peer)
+            self.core.peers.unreachable(peer)
+            self.core.peers.lost(peer)
             self.lost.add(peer)
         self.lives[peer] = life
         self.heard[peer] = asyncio.get_running_loop().time()
         if peer in self.lost:
             self.lost.discard(peer)
             self.core.leadership.found(peer)
-            self.core.peer_found(peer)
+            self.core.peers.found(peer)
 
     # --- what clients do
 

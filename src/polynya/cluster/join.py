@@ -116,8 +116,8 @@ class ClusterMember:
         self._raft.on_messages = lambda node, messages: self._core.received(messages, node)
         self._core.leadership.listen(transport)
         self._raft.on_found = self._found
-        self._raft.on_sending = self._core.peer_sends
-        self._raft.on_taking = self._core.peer_takes
+        self._raft.on_sending = self._core.peers.sending
+        self._raft.on_taking = self._core.peers.receiving
         self._raft.group_of = group_of_message
         self.forwarding.cores_of = self._raft.cores_of
         self._raft.on_lost = self._lost
@@ -228,11 +228,11 @@ class ClusterMember:
 
     def _found(self, node: int, shared: Callable[[int], bool]) -> None:
         self._core.leadership.found(node)
-        self._core.peer_found(node, shared)
+        self._core.peers.found(node, shared)
 
     def _lost(self, node: int, shared: Callable[[int], bool], silent_ms: int) -> None:
-        self._core.unreachable(node, shared)
-        self._core.peer_lost(node, self._core.now_ms() - silent_ms, shared)
+        self._core.peers.unreachable(node, shared)
+        self._core.peers.lost(node, self._core.now_ms() - silent_ms, shared)
 
     def _leaderless(self) -> str | None:
         without = leaderless(self._core.members, self._core.leader_of, self.forwarding.whereabouts)

@@ -22,6 +22,7 @@ from polynya.engine.journal_writer import JournalWriter, WriteExecutor, WriterTh
 from polynya.engine.leadership import LeaderPlacement
 from polynya.engine.membership import ClusterSettings
 from polynya.engine.outbox import Outbox
+from polynya.engine.peer_reports import PeerReports
 from polynya.engine.replica_readiness import ReplicaReadiness
 from polynya.engine.standalone import CoreCounters
 from polynya.engine.storage import Storage
@@ -56,11 +57,6 @@ READ_SECONDS = 2.5  # timeout of a linearizable read
 DRAIN_SECONDS = 2.0  # timeout for requests in flight at a stop
 
 _BUNDLE_LEVEL = level_of(Bundle)
-Shared = Callable[[int], bool]
-
-
-def _all_groups(group: int) -> bool:
-    return True
 
 
 class ReplicatedEngine:
@@ -106,6 +102,7 @@ class ReplicatedEngine:
         self._writes = JournalWriter(journal, WriterThread(journal, self.counters.pace) if writer is None else writer, self, self.counters)
         self._deadlines = Deadlines(self._now_ms, self._due)
         self.members: dict[int, Member] = {}
+        self.peers = PeerReports(self.members, self._now_ms, self._kick_soon)
         self._readiness, self._validator = ReplicaReadiness(self.node), EntryValidator()
         for number, restored in storage.restored.items():
             self._join(number, restored)
@@ -286,32 +283,6 @@ class ReplicatedEngine:
             self._validator.dropped(message.sender, fault, self._now_ms())
         except BaseException as fault:
             self._die(fault)
-        self._kick_soon()
-
-    def unreachable(self, node: int, shared: Shared = _all_groups) -> None:
-        """Handle the possible loss of messages sent to a node. `shared` selects the groups that the core there has."""
-        self._tell(shared, lambda raft, now_ms: raft.unreachable(node, now_ms))
-
-    def peer_lost(self, node: int, heard_ms: int | None = None, shared: Shared = _all_groups) -> None:
-        """Mark the node's core as lost: it has been silent since `heard_ms`, or has restarted."""
-        self._tell(shared, lambda raft, now_ms: raft.peer_lost(node, now_ms if heard_ms is None else heard_ms, now_ms))
-
-    def peer_found(self, node: int, shared: Shared = _all_groups) -> None:
-        self._tell(shared, lambda raft, now_ms: raft.peer_found(node, now_ms))
-
-    def peer_sends(self, node: int, shared: Shared = _all_groups) -> None:
-        """Note that a large message from the node's core is arriving; its Raft messages queue behind it."""
-        self._tell(shared, lambda raft, now_ms: raft.peer_sends(node, now_ms))
-
-    def peer_takes(self, node: int, shared: Shared = _all_groups) -> None:
-        """Note that a large message to the node's core is leaving; replies of its groups queue behind it."""
-        self._tell(shared, lambda raft, now_ms: raft.peer_takes(node, now_ms))
-
-    def _tell(self, shared: Shared, say: Callable[[Raft, int], None]) -> None:
-        now_ms = self._now_ms()
-        for group, member in self.members.items():
-            if shared(group):
-                say(member.raft, now_ms)
         self._kick_soon()
 
     # --- leadership ------------------------------------------------------------------------------------------------------------
