@@ -60,6 +60,7 @@ IDENTIFIERS = {  # what names in the code were before -> now; the rooms where an
     "_placing": "node cluster: _reconciler",
     "_pulse": "transport: _keepalive",
     "asleep": "raft: quiescent",
+    "_greet": "transport: _handshake",
     "greet": "transport: record_accepted",
     "guest": "transport: connection",
     "heard": "client: effect_result",

@@ -84,7 +84,7 @@ class Dialer:
     async def ask(self) -> Hello:
         """Return the `Hello` of the node's first core without joining (`own.asks`). Raises OSError."""
         async with asyncio.timeout(CONNECT_SECONDS + GREET_SECONDS):
-            link, type_, kind, body = await self._greet(0, LANE_ASK)
+            link, type_, kind, body = await self._handshake(0, LANE_ASK)
         certified = certified_names(link)
         link.close()
         try:
@@ -98,7 +98,7 @@ class Dialer:
         return other
 
     async def _connect(self, core: int, lane: int) -> FrameLink:
-        link, type_, kind, body = await self._greet(core, lane)
+        link, type_, kind, body = await self._handshake(core, lane)
         try:
             self._judge(type_, kind, body, core, link)
         except BaseException:
@@ -108,7 +108,7 @@ class Dialer:
         link.on_invalid = self._unsound
         return link
 
-    async def _greet(self, core: int, lane: int) -> tuple[FrameLink, int, int, bytes]:
+    async def _handshake(self, core: int, lane: int) -> tuple[FrameLink, int, int, bytes]:
         """Connect and send our `Hello`. Return the link and the answer."""
         async with asyncio.timeout(CONNECT_SECONDS):
             raw = await self._open()
