@@ -34,6 +34,49 @@ RENAMED = (
     "JOB_TAKEN", "JOB_LOST", "FORBIDDEN_HOST", "polynya_sql_questions_total", "polynya_recall_copies_total", "polynya_nodes_away",
     "leads_follow_writers",
 )  # fmt: skip
+IDENTIFIERS = {  # what names in the code were before -> now; the rooms where an old one is forbidden, all when none is named
+    "_doubts": "_validator",
+    "_farewell": "_shutdown_barrier",
+    "_fitness": "_readiness",
+    "_older": "_stale_copy_guard",
+    "_copier": "_state_copy_worker",
+    "chunk_patience_ms": "chunk_timeout_ms",
+    "compass": "router",
+    "forgetful": "amnesiac",
+    "ghost_of": "evicted_view",
+    "make_small": "compact_dicts",
+    "patient_ms": "election_holdoff_until_ms",
+    "recollection": "peer_positions",
+    "refuse_older": "refuse_stale_copy",
+    "unborn": "group_is_new",
+    "unmet": "undiscovered",
+    "Give": "client: Deliver",
+    "Heard": "EffectResult",
+    "Talk": "Operation",
+    "Trouble": "Backoff",
+    "_door": "transport: _listener",
+    "_doors": "node: _listeners",
+    "_patience": "engine: _commit_timeouts",
+    "_placing": "node cluster: _reconciler",
+    "_pulse": "transport: _keepalive",
+    "asleep": "raft: quiescent",
+    "_greet": "transport: _handshake",
+    "greet": "transport: record_accepted",
+    "guest": "transport: connection",
+    "heard": "client: effect_result",
+    "holds": "stream: replica_count",
+    "house": "transport: connections",
+    "is_there": "transport: is_up",
+    "leads": "engine replica stream: is_leader, leading, leader_count",
+    "let_go": "stream replica engine transport cold: release, detach_socket",
+    "life": "transport: incarnation",
+    "recalled": "raft: queried",
+    "residence": "cluster: lifecycle",
+    "sleeping": "raft: quiescent",
+    "steering": "cluster node: reconfiguration",
+    "strangers": "raft transport: unknown_leaders, missing_cores",
+    "unheard": "raft: awaiting_term",
+}
 LISTS_RENAMED = ROOT / "docs" / "migration.md"  # the table of what was renamed
 SUBJECT_MAX = 72
 SUBJECTS_SINCE = "23d6f08"
@@ -108,6 +151,36 @@ def test_renamed_words_are_gone() -> None:
         for path in files
         if path != LISTS_RENAMED and old.search(path.read_text("utf-8"))
     ]
+
+
+def identifiers(text: str) -> set[str]:
+    """The names that a source defines or uses: variables, attributes, arguments, functions, classes."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        found |= {getattr(node, field) for field in ("id", "attr", "arg", "name") if isinstance(getattr(node, field, None), str)}
+    return found
+
+
+def renamed_identifiers(room: str, text: str) -> set[str]:
+    """The old names of a source in this room."""
+    forbidden = set()
+    for old, new in IDENTIFIERS.items():
+        rooms, _, _ = new.rpartition(":")
+        if not rooms or room in rooms.split():
+            forbidden.add(old)
+    return identifiers(text) & forbidden
+
+
+def test_renamed_identifiers_are_gone() -> None:
+    rooms = {path: path.relative_to(ROOT / "src" / "polynya").parts[0] for path in SOURCES}
+    found = {str(path.relative_to(ROOT)): renamed_identifiers(room, path.read_text()) for path, room in rooms.items()}
+    assert not {path: names for path, names in found.items() if names}
+
+
+def test_an_old_identifier_is_found_in_its_rooms_only() -> None:
+    text = "def look(guest): return guest.forgetful"
+    assert renamed_identifiers("transport", text) == {"guest", "forgetful"}
+    assert renamed_identifiers("raft", text) == {"forgetful"}
 
 
 def test_subjects_of_commits_are_short() -> None:
