@@ -25,6 +25,9 @@ PLAIN_PAGES = [
         "migration", "operations", "protocol", "quickstarts", "reliability", "runbooks", "subscriptions", "tables",
     )),
     *(ROOT / "docs" / "decisions").glob("*.md"),
+    *(ROOT / "docs" / "formats" / f"{name}.md" for name in (
+        "README", "backup", "commands", "journal", "raft", "snapshots", "tables",
+    )),
     *(ROOT / "docs" / "design").glob("*.md"),
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
