@@ -53,7 +53,7 @@ export function open(place, shell) {
       "div",
       { class: "head" },
       h("h2", {}, "Metrics"),
-      h("label", { class: "search" }, h("span", { class: "label" }, "Metrics with"), filter, h("kbd", {}, "/")),
+      h("label", { class: "search" }, h("span", { class: "label" }, "Filter metrics"), filter, h("kbd", {}, "/")),
     ),
     h(
       "div",
@@ -126,7 +126,7 @@ export function open(place, shell) {
       number("Version", visible(told.commit ? `${told.version} (${told.commit})` : told.version)),
       number("Cores", count(told.cores)),
       number("Groups", count(told.groups)),
-      number("Objects", visible(told.objects)),
+      number("Object store", visible(told.objects)),
       number(
         "Ports",
         Object.entries(told.ports)
