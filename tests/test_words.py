@@ -34,6 +34,7 @@ PLAIN_PAGES = [
 ]  # fmt: skip
 RENAMED = (
     "OTHER_LIFE", "OVER_HOT_BOUND", "HOT_LIMIT", "HOT_FULL", "BODY_BUDGET", "ANSWER_BUDGET", "CLUSTER_UNREADY", "QUESTIONS_BUSY", "BAD_QUESTION",
+    "QUESTION_TOO_LARGE",
     "JOB_TAKEN", "JOB_LOST", "FORBIDDEN_HOST", "polynya_sql_questions_total", "polynya_recall_copies_total", "polynya_nodes_away",
     "leads_follow_writers",
 )  # fmt: skip
