@@ -181,8 +181,8 @@ CIRCLES = {  # what may import each other inside a room, type hints included -> 
         "one protocol: a reaction to a message begins others, and all of them change the state of one member",
     ),
     "stream": (
-        "machine placement rules.eviction rules.forks rules.lifetimes rules.meta rules.publishing rules.retention rules.tables rules.trimming "
-        "rules.writes snapshots.encode state.feature_level subscriptions.links subscriptions.rules",
+        "machine placement rules.eviction rules.forks rules.kafka_writes rules.lifetimes rules.meta rules.publishing rules.retention "
+        "rules.tables rules.topics rules.trimming rules.writes snapshots.encode state.feature_level subscriptions.links subscriptions.rules",
         "the table of commands is in the machine, and the rules that it names take the machine as their state; hints alone close the circle",
     ),
     "service": (
@@ -190,11 +190,12 @@ CIRCLES = {  # what may import each other inside a room, type hints included -> 
         "the routed service and its helpers name each other in hints",
     ),
     "front": (
-        "common.response_memory http.api.buckets http.auth.authorization http.connection http.protocol.append_template http.protocol.exchange "
+        "http.api.buckets http.auth.authorization http.connection http.protocol.append_template http.protocol.exchange "
         "http.routes.append http.routes.bucket http.routes.create http.routes.delete http.routes.head http.routes.listing "
-        "http.routes.long_poll http.routes.pages http.routes.positions http.routes.preconditions http.routes.read http.routes.refusals "
-        "http.routes.retention http.routes.sse http.routes.table http.server",
-        "an exchange, its connection and the handlers of its routes name each other in hints",
+        "http.routes.long_poll http.routes.pages http.routes.preconditions http.routes.read http.routes.read_request http.routes.refusals "
+        "http.routes.retention http.routes.sse http.routes.table http.server "
+        "kafka.admin kafka.connection kafka.dispatch kafka.fetch kafka.metadata kafka.offsets kafka.produce kafka.server",
+        "an exchange or call, its connection and the handlers of its routes or keys name each other in hints",
     ),
 }
 
