@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from polynya.base.errors import ConfigError
 
-LEVEL = 2  # the highest level of this release; 1 is that of the first release with clusters
+LEVEL = 3  # the highest level of this release; 1 is that of the first release with clusters
 LEVELS: dict[int, int] = {  # command tag -> the level that a group must have before the command is logged
     35: 2,  # Evict
     36: 2,  # Return
+    66: 3,  # TableMake
+    67: 3,  # TableFail
+    68: 3,  # TableRetry
+    69: 3,  # WatchStreams
     91: 2,  # ReaderAdd
     92: 2,  # NodePromote
     99: 2,  # Bundle

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -23,7 +23,7 @@ from polynya.lakehouse.needs import INSTALL, NotInstalled, check_packages, check
 
 if TYPE_CHECKING:
     from polynya.lakehouse.coordinator import HttpCoordinator
-    from polynya.lakehouse.worker import RunnerFactory
+    from polynya.lakehouse.worker import RunnerFactory, TablesFailed
 
 NEEDS_LAKE = f"tables need more than the lean server: {INSTALL}"
 NEXT_STEPS = {  # the step that follows each reported one
@@ -47,30 +47,94 @@ def table_command() -> None:
 
 @table_command.command("create")
 @click.argument("name")
-@click.option("--prefix", metavar="PREFIX", required=True, help="The streams whose names begin with it are in the table.")
+@click.option(
+    "--prefix",
+    metavar="PREFIX",
+    required=True,
+    help="The streams whose names begin with it are in the table; a word also means the bucket of that name.",
+)
+@click.option("--hold", is_flag=True, help="Retention and expiry wait until the table has a stream's records.")
 @as_json
 @server_option
-def table_create_command(client: Client, name: str, prefix: str, as_json: bool) -> None:
+def table_create_command(client: Client, name: str, prefix: str, hold: bool, as_json: bool) -> None:
     """Create the table NAME of all current and future streams whose names start with a prefix.
 
-    It has rows once 'polynya compact' has run. Succeeds if the table exists with the same prefix.
+    It has rows once 'polynya compact' has run. Succeeds if the table exists with the same prefix and options.
 
     \b
     polynya table create flights --prefix flights/
+    polynya table create sensors --prefix sensors --hold
     """
     import msgspec
 
-    answer = client.call("PUT", _path(name), content=msgspec.json.encode({"prefix": prefix}), headers={"content-type": "application/json"})
+    content = msgspec.json.encode({"prefix": prefix} | ({"hold": True} if hold else {}))
+    answer = client.call("PUT", _path(name), content=content, headers={"content-type": "application/json"})
+    told = answer.json()
     if as_json:
-        output.json_line(_shown(answer.json()["table"]))
+        more = {key: told[key] for key in ("covered", "taken_by", "taken_from") if key in told}
+        output.json_line(_shown(told["table"]) | more)
     else:
         made = "created" if answer.status_code == 201 else "is there already"
         output.notice(f"table {name} {made}; 'polynya compact {name}' fills it")
-        with suppress(exits.Ended):  # the token may not list streams
-            if not client.names(prefix, limit=1)["streams"]:
-                output.notice(
-                    f"  no stream's name begins with '{prefix}' yet, so the table is empty until one does; 'polynya ls' lists them"
-                )
+        _tell_covered(told, prefix)
+
+
+def _tell_covered(told: dict[str, Any], prefix: str) -> None:
+    """Print how many streams a table covers now, some of them, and the tables that share its prefix."""
+    streams, names = told["table"]["streams"], told.get("covered", [])
+    if not streams:
+        output.notice(
+            f"  warning: no stream's name begins with '{prefix}' yet, so the table is empty until one does; 'polynya ls' lists them"
+        )
+    else:
+        more = ", …" if streams > len(names) else ""
+        output.notice(f"  it covers {output.counted(streams, 'stream')} now: {', '.join(map(output.visible, names))}{more}")
+    for other in told.get("taken_by", []):
+        output.notice(f"  table {other['name']} (prefix '{other['prefix']}') takes the streams under its own, longer prefix")
+    for other in told.get("taken_from", []):
+        output.notice(f"  it takes these streams over from table {other['name']} (prefix '{other['prefix']}'), where its rows stay")
+
+
+@table_command.command("failures")
+@click.argument("name", shell_complete=complete_table)
+@as_json
+@server_option
+def table_failures_command(client: Client, name: str, as_json: bool) -> None:
+    """List the ranges of the table NAME that its jobs could not read, and the reasons.
+
+    After three failures a range is set aside, and the rest of the table goes on.
+
+    \b
+    polynya table failures flights
+    """
+    failures = client.call("GET", f"{_path(name)}/failures").json()["failures"]
+    if as_json:
+        output.json_line(failures)
+    elif failures:
+        heads = ("state", "stream", "record", "records", "failures", "object", "offset", "reason")
+        keys = ("state", "stream", "record", "records", "failures", "pack", "offset", "reason")
+        output.table(heads, [[failure[key] for key in keys] for failure in failures])
+    else:
+        output.notice(f"table {name} has read all of its ranges")
+
+
+@table_command.command("retry")
+@click.argument("name", shell_complete=complete_table)
+@as_json
+@server_option
+def table_retry_command(client: Client, name: str, as_json: bool) -> None:
+    """Put the ranges of the table NAME that were set aside into its next job.
+
+    \b
+    polynya table retry flights && polynya compact flights
+    """
+    told = client.call("POST", f"{_path(name)}/retry").json()
+    if as_json:
+        output.json_line({"table": name, "ranges": told["ranges"]})
+    elif told["ranges"]:
+        output.notice(f"the next job of table {name} reads {output.counted(told['ranges'], 'range')} again")
+    else:
+        output.notice(f"no range of table {name} is set aside")
 
 
 @table_command.command("ls")
@@ -93,6 +157,13 @@ def table_ls_command(client: Client, as_json: bool) -> None:
         for table in tables:
             if trimmed := table.get("records_trimmed"):
                 output.notice(f"{table['name']}: {output.counted(trimmed, 'record')} had been trimmed before the table took them")
+            if ended := table.get("records_ended"):
+                output.notice(f"{table['name']}: {output.counted(ended, 'record')} ended with their streams before the table took them")
+            if aside := table.get("ranges_aside"):
+                output.notice(
+                    f"{table['name']}: {output.counted(aside, 'range')} set aside ({output.counted(table['records_aside'], 'record')});"
+                    f" see 'polynya table failures {table['name']}'"
+                )
     else:
         output.notice("no tables yet: 'polynya table create NAME --prefix PREFIX' makes one")
 
@@ -114,11 +185,14 @@ def compact_command(client: Client, tables: tuple[str, ...], master: str, as_jso
     with explained():
         check_packages()
         from polynya.lakehouse.stopping import Stopped, stop_on_signals
-        from polynya.lakehouse.worker import compact
+        from polynya.lakehouse.worker import TablesFailed, compact
 
+        failed: TablesFailed | None = None
         try:
             with stop_on_signals(), steps("asking for a plan") as doing:
                 outcomes = compact(coordinator_of(client), tables, spark_factory(master), narrated(doing))
+        except TablesFailed as fault:
+            outcomes, failed = fault.outcomes, fault
         except Stopped as stopped:
             if str(stopped):
                 output.notice(f"stopped: {stopped}")
@@ -126,11 +200,20 @@ def compact_command(client: Client, tables: tuple[str, ...], master: str, as_jso
     if as_json:
         rows = ({"table": done.table.name, "job": done.job, "rows": done.rows, "dead_rows": done.dead_rows} for done in outcomes)
         output.json_line(list(rows))
-    elif not outcomes:
+    elif not outcomes and failed is None:
         output.notice("nothing new: all tables are up to date")
     for done in outcomes:
         dead = f", and {output.counted(done.dead_rows, 'row')} to {done.table.name}__dlq" if done.dead_rows else ""
         output.notice(f"{done.table.name}: job {done.job} brought {output.counted(done.rows, 'row')}{dead}")
+    if failed is not None:
+        with explained():
+            raise failed if len(failed.faults) > 1 else _alone(failed)
+
+
+def _alone(failed: TablesFailed) -> Exception:
+    """Return the fault of the only table that failed, which determines the exit code."""
+    ((name, fault),) = failed.faults.items()
+    return type(fault)(f"table '{name}': {fault}") if type(fault) in (OutcomeUnknown, Unavailable) else failed
 
 
 @click.group("lake", cls=CommandGroup)

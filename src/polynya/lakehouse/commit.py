@@ -20,8 +20,7 @@ from polynya.lakehouse.prepare import fix_schema, make_job, widened
 from polynya.lakehouse.schema import Column
 from polynya.lakehouse.stopping import finish_first
 from polynya.lakehouse.task import File, TaskResult, claimed_records
-from polynya.objectstore import NotFound
-from polynya.wire.tables import CommitRequest
+from polynya.wire.tables import CommitRequest, FailedRange
 
 ROUNDS_MAX = 3  # a job is rerun with a wider schema at most twice
 PARTS = ("main", "dlq")
@@ -32,8 +31,19 @@ Progress = Callable[[str, str], None]
 STEPS = ("planned", "schema", "plan-object", "ran", "result-object", "staged-main", "staged-dlq", "pointer", "delta-main", "delta-dlq")
 
 
-class RangesGone(PolynyaError):
-    """An object of the plan no longer exists. Abandon the job and request a new plan."""
+class RangesFailed(PolynyaError):
+    """Ranges of the plan cannot be read. Report them, which abandons the job, and request a new plan."""
+
+    def __init__(self, ranges: list[FailedRange]) -> None:
+        super().__init__("; ".join(map(told_failure, ranges)))
+        self.ranges = ranges
+
+
+def told_failure(failed: FailedRange) -> str:
+    """Return a failed range in words: stream, records, object, offset and reason."""
+    last = failed.record + failed.records - 1
+    records = f"record {last}" if failed.records == 1 else f"records {failed.record} to {last}"
+    return f"{records} of stream '{failed.stream}' (object {failed.pack}, offset {failed.offset}): {failed.reason}"
 
 
 class Runner(Protocol):
@@ -149,10 +159,7 @@ def fingerprint(plan: JobPlan) -> str:
 def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) -> str:
     """Run the tasks, again with a wider schema if they ask for it. Return the key of the result object."""
     previous = load_result(blobs, plan.table.result) if plan.table.result else None
-    try:
-        fixed = fix_schema(blobs, plan, previous.columns if previous else [])
-    except NotFound as missing:
-        raise RangesGone(f"the plan's object {missing} no longer exists") from None
+    fixed = fix_schema(blobs, plan, previous.columns if previous else [])
     for number in range(ROUNDS_MAX):
         last = number == ROUNDS_MAX - 1
         job = make_job(blobs, plan, fixed, cores=runner.cores, round_number=number, discover=not last)
@@ -161,9 +168,9 @@ def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) ->
         blobs.put(key, msgspec.json.encode(job))
         progress("plan-object", key)
         results = runner.run(job, key)
-        for result in results:
-            if result.gone:
-                raise RangesGone(f"the plan's object {result.gone} no longer exists")
+        failed = [each for result in results for each in result.failed]
+        if failed:
+            raise RangesFailed(failed)
         wishes = [wished for result in results for wished in result.wishes]
         if not wishes:
             break

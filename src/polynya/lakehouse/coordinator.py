@@ -13,7 +13,7 @@ import msgspec
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
 from polynya.lakehouse.admin_port import far_refusal, near_admin
 from polynya.lakehouse.plan import JobPlan, TableRef
-from polynya.wire.tables import AbandonRequest, CommitRequest
+from polynya.wire.tables import AbandonRequest, CommitRequest, FailedRange, FailRequest
 
 T = TypeVar("T")
 _PLAN_SECONDS = 120.0  # the server flushes first
@@ -21,6 +21,7 @@ _CALL_SECONDS = 30.0
 _COMMIT_TRIES = 6
 _PLAN_TRIES = 6
 _RETRY_SECONDS = 0.5  # before the first retry; doubles from then on, because a server may be restarting
+FAILED_MAX = 1000  # ranges in one report; the next job reports the others
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -45,6 +46,10 @@ class Coordinator(Protocol):
 
     def abandon(self, name: str, uid: str, job: int, reason: str) -> TableRef:
         """Release the job's ranges unless it was committed. Raises NoSuchTable, Unavailable."""
+        ...
+
+    def fail(self, name: str, uid: str, job: int, ranges: list[FailedRange]) -> TableRef:
+        """Count failures of the job's ranges, and abandon it. Raises NoSuchTable, Unavailable."""
         ...
 
 
@@ -109,6 +114,10 @@ class HttpCoordinator:
     def abandon(self, name: str, uid: str, job: int, reason: str) -> TableRef:
         body = AbandonRequest(uid, job, reason)
         return self._state(self._call("POST", self._url(name, "abandon"), body, allowed=(200, 409)))
+
+    def fail(self, name: str, uid: str, job: int, ranges: list[FailedRange]) -> TableRef:
+        body = FailRequest(uid, job, ranges[:FAILED_MAX])
+        return self._state(self._call("POST", self._url(name, "fail"), body))
 
     def close(self) -> None:
         self._client.close()

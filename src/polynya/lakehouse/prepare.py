@@ -15,7 +15,7 @@ from polynya.lakehouse.decode import observed, sample_values
 from polynya.lakehouse.iceberg import StagingCatalog, with_field_ids
 from polynya.lakehouse.plan import Job, JobPlan, Range, layout
 from polynya.lakehouse.schema import LEAVES_MAX, Column, FieldProfile, adopt, leaves, shape, wish
-from polynya.lakehouse.slices import BASE_TYPES, read_rows
+from polynya.lakehouse.slices import BASE_TYPES, Unreadable, fetched, read_rows
 from polynya.lakehouse.task import DLQ_TYPES
 from polynya.stream.commands import Encoding
 
@@ -114,7 +114,10 @@ def _sampled(plan: JobPlan) -> dict[int, list[Range]]:
 def _sample(blobs: Blobs, ranges: list[Range], count: int) -> FieldProfile:
     values = []
     for part in ranges:
-        rows = read_rows(part, blobs.get_range(part.pack, part.offset, part.stored))
+        try:
+            rows = read_rows(part, fetched(blobs, part))
+        except Unreadable:
+            continue  # the task that reads it reports it
         if len(rows.ends):
             values += list(sample_values(rows.data, rows.ends, -(-count // len(ranges))))
     return observed(values)

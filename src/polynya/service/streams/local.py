@@ -28,6 +28,7 @@ from polynya.stream.read_plan import ColdPiece, HotPiece, Inherited, ReadPlan, R
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.rules.eviction import ghost_of, where_of
 from polynya.stream.rules.producers import judge_producer
+from polynya.stream.rules.table_watches import held_from
 from polynya.stream.rules.tables import Lag, Table, lag_of
 from polynya.stream.state.model import ColdSlice, Stream
 
@@ -199,7 +200,8 @@ class LocalGroups:
         return True
 
     def _expire(self, group: int, stream: Stream) -> None:
-        self._propose_settling(group, Expire(stream.name, stream.uid, stream.activity_ms, self.now_ms()), _ignore)
+        if held_from(self.machines[group], stream) is None:
+            self._propose_settling(group, Expire(stream.name, stream.uid, stream.activity_ms, self.now_ms()), _ignore)
 
     # --- proposals -------------------------------------------------------------------------------------------------------------
 
