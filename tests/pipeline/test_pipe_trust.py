@@ -119,3 +119,29 @@ def test_a_prefix_means_what_was_typed(world: PipeWorld) -> None:
     assert [table["records_behind"] for table in world.tables().values()] == [0, 0, 0, 0]
     assert world.sql("select count(*), count(value_text) from none") == [(0, 0)]
     assert world.run("sql", "select reason from none__dlq").code == 0
+
+
+def test_what_a_table_lacks_is_seen_everywhere(world: PipeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polynya.lakehouse.schema.LEAVES_MAX", 3)
+    monkeypatch.setattr("polynya.lakehouse.prepare.LEAVES_MAX", 3)
+    world.start()
+    make(world, "wide", "wide/")
+    world.append("wide/a", {"a": 1, "b": 2, "c": 3, "d": {"e": 4}}, {"b": "odd"}, 5)
+    fresh = json.loads(world.run("table", "describe", "wide", "--json").out)
+    assert (fresh["files"], fresh["job_seconds"], fresh["fields_without_column"], fresh["records_behind"]) == (0, 0, [], 3)
+    world.compact_here()
+    listed = world.tables()["wide"]
+    assert (listed["rows"], listed["dead_rows"], listed["files"], listed["ranges_aside"]) == (3, 1, 1, 0)
+    assert listed["fields_without_column"] == ["c", "d.e"] and listed["job_seconds"] > 0 and listed["bytes"] > 500
+    told = world.run("table", "describe", "wide").out
+    assert "fields without a column  2: c, d.e" in told and "up to date" in told
+
+    def metrics() -> dict[str, float]:
+        lines = world.http.get(f"{world.node.admin}/metrics").text.splitlines()
+        return {line.split()[0]: float(line.split()[1]) for line in lines if line.startswith("polynya_table_")}
+
+    seen = wait_until(
+        lambda: found if (found := metrics()).get('polynya_table_rows{table="wide"}') == 3 else None, what="the metrics", seconds=60
+    )
+    assert seen['polynya_table_files{table="wide"}'] == 1 and seen['polynya_table_fields_without_column{table="wide"}'] == 2
+    assert seen['polynya_table_dead_rows{table="wide"}'] == 1 and seen['polynya_table_behind_seconds{table="wide"}'] == 0

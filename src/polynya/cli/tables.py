@@ -95,6 +95,44 @@ def _tell_covered(told: dict[str, Any], prefix: str) -> None:
         output.notice(f"  it takes these streams over from table {other['name']} (prefix '{other['prefix']}'), where its rows stay")
 
 
+@table_command.command("describe")
+@click.argument("name", shell_complete=complete_table)
+@as_json
+@server_option
+def table_describe_command(client: Client, name: str, as_json: bool) -> None:
+    """Show everything about the table NAME: its size, lag, last job, failures and locations.
+
+    \b
+    polynya table describe flights
+    """
+    table = _shown(client.call("GET", _path(name)).json()["table"])
+    if as_json:
+        output.json_line(table)
+        return
+    without = table["fields_without_column"]
+    rows = {
+        "prefix": table["prefix"] or "every stream",
+        "streams": table["streams"],
+        "rows": table["rows"],
+        "dead rows": table["dead_rows"],
+        "lag": _behind(table),
+        "jobs": table["job"],
+        "last job took": None if table["job_seconds"] is None else f"{table['job_seconds']:,.1f} s",
+        "files": table["files"],
+        "bytes": table["bytes"],
+        "ranges failing": table["failing"],
+        "ranges set aside": f"{table['ranges_aside']} ({output.counted(table['records_aside'], 'record')})",
+        "records trimmed": table["records_trimmed"],
+        "records ended": table["records_ended"],
+        "fields without a column": None if without is None else f"{len(without)}{': ' if without else ''}{', '.join(without)}",
+        "holds": "yes" if table["hold"] else "no",
+        "Iceberg": table["iceberg"] or "no job yet",
+        "Delta": table["delta"] or "no job yet",
+    }
+    for key, value in rows.items():
+        click.echo(f"{key:<25}{'unknown' if value is None else output.visible(str(value))}")
+
+
 @table_command.command("failures")
 @click.argument("name", shell_complete=complete_table)
 @as_json
@@ -151,8 +189,8 @@ def table_ls_command(client: Client, as_json: bool) -> None:
     if as_json:
         output.json_line(tables)
     elif tables:
-        heads = ("name", "prefix", "streams", "rows", "dead", "behind", "iceberg", "delta")
-        keys = ("name", "prefix", "streams", "rows", "dead_rows")
+        heads = ("name", "prefix", "streams", "rows", "dead", "aside", "files", "behind", "iceberg", "delta")
+        keys = ("name", "prefix", "streams", "rows", "dead_rows", "ranges_aside", "files")
         output.table(heads, [[*(table[key] for key in keys), _behind(table), table["iceberg"], table["delta"]] for table in tables])
         for table in tables:
             if trimmed := table.get("records_trimmed"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -17,11 +18,12 @@ from polynya.lakehouse.coordinator import Coordinator
 from polynya.lakehouse.iceberg import StagingCatalog, stage
 from polynya.lakehouse.plan import Job, JobPlan, TableRef, check_plan
 from polynya.lakehouse.prepare import fix_schema, make_job, widened
-from polynya.lakehouse.schema import Column
+from polynya.lakehouse.schema import Column, paths
 from polynya.lakehouse.stopping import finish_first
 from polynya.lakehouse.task import File, TaskResult, claimed_records
 from polynya.wire.tables import CommitRequest, FailedRange
 
+UNCOVERED_MAX = 100  # fields without a column that are named
 ROUNDS_MAX = 3  # a job is rerun with a wider schema at most twice
 PARTS = ("main", "dlq")
 
@@ -88,6 +90,8 @@ class Result(msgspec.Struct, frozen=True):
     dead_rows: int
     parts: dict[str, FormatCommit]
     version: int = 1
+    seconds: float = 0.0  # from the plan to the written files
+    uncovered: list[str] = []  # fields without a column, as far as samples showed; at most UNCOVERED_MAX
 
 
 class JobOutcome(msgspec.Struct, frozen=True):
@@ -158,6 +162,7 @@ def fingerprint(plan: JobPlan) -> str:
 
 def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) -> str:
     """Run the tasks, again with a wider schema if they ask for it. Return the key of the result object."""
+    begin = time.monotonic()
     previous = load_result(blobs, plan.table.result) if plan.table.result else None
     fixed = fix_schema(blobs, plan, previous.columns if previous else [])
     for number in range(ROUNDS_MAX):
@@ -177,7 +182,12 @@ def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) ->
         fixed = widened(fixed, wishes)
         progress("schema", f"{len(wishes)} more fields were found: running again with columns for them")
     progress("ran", f"{sum(result.records for result in results):,} records")
-    made = _result(plan, job, results, previous)
+    known = {*fixed.uncovered, *(previous.uncovered if previous else ())} - set(paths(job.columns))
+    made = msgspec.structs.replace(
+        _result(plan, job, results, previous),
+        seconds=round(time.monotonic() - begin, 3),
+        uncovered=sorted(known)[:UNCOVERED_MAX],
+    )
     key = f"{_folder(plan)}/{plan.attempt}.result.json"
     blobs.put(key, msgspec.json.encode(made))
     progress("result-object", key)
@@ -226,6 +236,8 @@ def _staged(plan: JobPlan, result: Result, key: str, blobs: Blobs, progress: Pro
         "polynya.attempt": plan.attempt,
         "polynya.table-uid": plan.table.uid,
         "polynya.result": key,
+        "polynya.seconds": f"{result.seconds:.3f}",
+        "polynya.fields-without-column": msgspec.json.encode(result.uncovered).decode(),
     }
     for name, part in result.parts.items():
         pointers[name] = base[name]

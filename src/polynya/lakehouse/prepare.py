@@ -14,7 +14,7 @@ from polynya.lakehouse.blobs import Blobs
 from polynya.lakehouse.decode import observed, sample_values
 from polynya.lakehouse.iceberg import StagingCatalog, with_field_ids
 from polynya.lakehouse.plan import Job, JobPlan, Range, layout
-from polynya.lakehouse.schema import LEAVES_MAX, Column, FieldProfile, adopt, leaves, shape, wish
+from polynya.lakehouse.schema import LEAVES_MAX, Column, FieldProfile, adopt, leaves, missing, paths, shape, wish
 from polynya.lakehouse.slices import BASE_TYPES, Unreadable, fetched, read_rows
 from polynya.lakehouse.task import DLQ_TYPES
 from polynya.stream.commands import Encoding
@@ -33,6 +33,7 @@ class Fixed(msgspec.Struct, frozen=True):
     columns: list[Column]
     shapes: list[dict[str, str]]
     shape_of: dict[int, int]  # index into `shapes` by uid
+    uncovered: list[str] = []  # fields that found no room for a column, by path
 
 
 def fix_schema(blobs: Blobs, plan: JobPlan, columns: Sequence[Column]) -> Fixed:
@@ -45,7 +46,8 @@ def fix_schema(blobs: Blobs, plan: JobPlan, columns: Sequence[Column]) -> Fixed:
     wide = list(columns)
     for found in seen.values():
         wide = adopt(wide, wish(wide, found))
-    return _with_shapes(wide, seen)
+    left = [path for found in seen.values() for path in paths(wish(wide, found))]
+    return msgspec.structs.replace(_with_shapes(wide, seen), uncovered=sorted(set(left)))
 
 
 def make_job(blobs: Blobs, plan: JobPlan, fixed: Fixed, *, cores: int, round_number: int, discover: bool) -> Job:
@@ -70,7 +72,9 @@ def make_job(blobs: Blobs, plan: JobPlan, fixed: Fixed, *, cores: int, round_num
 
 def widened(fixed: Fixed, wishes: Sequence[Column]) -> Fixed:
     """Add the columns that the tasks reported as missing."""
-    return Fixed(adopt(fixed.columns, wishes), fixed.shapes, fixed.shape_of)
+    wide = adopt(fixed.columns, wishes)
+    left = set(fixed.uncovered).union(paths(missing(wide, wishes)))
+    return Fixed(wide, fixed.shapes, fixed.shape_of, sorted(left))
 
 
 def main_schema(columns: Sequence[Column]) -> pa.Schema:

@@ -116,6 +116,29 @@ def adopt(columns: Sequence[Column], wishes: Sequence[Column]) -> list[Column]:
     return _adopt(columns, wishes, OUR_COLUMNS, [LEAVES_MAX - leaves(columns)])
 
 
+def missing(columns: Sequence[Column], wishes: Sequence[Column]) -> list[Column]:
+    """Return the wishes, or the parts of them, that `columns` does not have."""
+    known = {(column.field, column.type): column for column in columns}
+    found: list[Column] = []
+    for wished in wishes:
+        there = known.get((wished.field, wished.type))
+        if there is None:
+            found.append(wished)
+        elif wished.children:
+            left = missing(there.children, wished.children)
+            found += [msgspec.structs.replace(wished, children=left)] if left else []
+    return found
+
+
+def paths(wishes: Sequence[Column], path: str = "") -> list[str]:
+    """Return the paths of the leaves of wishes: `a.b`, and `a[]` for the elements of a list."""
+    found: list[str] = []
+    for wished in wishes:
+        here = f"{path}.{wished.field}" if path and wished.field else f"{path}{wished.field or '[]'}"
+        found += paths(wished.children, here) if wished.children else [here]
+    return found
+
+
 def leaves(columns: Sequence[Column]) -> int:
     """Return the number of leaf columns, as Parquet counts them."""
     return sum(leaves(column.children) if column.children else 1 for column in columns)

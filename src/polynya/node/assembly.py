@@ -18,6 +18,7 @@ from polynya.admin.disk_health import DataDisk
 from polynya.admin.health import Health
 from polynya.admin.listeners import Backends, Listeners
 from polynya.admin.store_checks import StoreChecks
+from polynya.admin.table_watcher import TableWatcher
 from polynya.backup.copies import CompleteMark
 from polynya.base.errors import ConfigError, CorruptData, PolynyaError
 from polynya.base.limits import HOT_BYTES_PER_CORE
@@ -169,7 +170,10 @@ class Assembly:
         hosts = NodeHosts(self._start.config.cluster, self._maps)
         behind = Backends(tables, mounts, read_object, checks, backups, self._acts, hosts)
         self._doors = Listeners(self._start, self.service, behind, self._health, self._keeper)
+        watcher = TableWatcher(self._doors.tables, lambda: 0 in self._engine.local.led)
+        self._health.registry.add(watcher.samples)
         await self._doors.open()
+        self._spawn(watcher.run())
         await self._subscriptions.start(_ended)
 
     async def meet(self) -> None:

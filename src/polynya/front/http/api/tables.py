@@ -12,8 +12,9 @@ import msgspec
 
 from polynya.access import Principal
 from polynya.access.grants import Verb
+from polynya.base.errors import PolynyaError
 from polynya.base.names import BadName, canonical_name, canonical_prefixes, spelled_name
-from polynya.front.http.api.schemas import columns_of
+from polynya.front.http.api.schemas import TableFacts, columns_of, facts_of
 from polynya.front.http.protocol.extension import Request
 from polynya.front.http.protocol.json_bodies import read_json
 from polynya.service.tables import PlannedJob, TableRefused, Tables, shown_prefix
@@ -47,6 +48,7 @@ class TableRoutes:
         self._store = store
         self._now_ms = now_ms
         self._read_object = read_object
+        self._known_facts: dict[int, tuple[str, TableFacts]] = {}  # by table, with the pointer
 
     async def user(self, request: Request) -> Answer:
         """Handle `GET /v1/tables`, `GET|PUT /v1/tables/NAME`, and the parts of a table; `segments` are those after `/v1/tables`. A
@@ -102,14 +104,35 @@ class TableRoutes:
         described = [await self._described(table) for table in await self._visible(principal) if wanted(table.name)]
         return [{key: table[key] for key in shown} for table in described]
 
+    async def described(self) -> list[dict[str, Any]]:
+        """Return all tables as users see them."""
+        return [await self._described(table) for table in await self._tables.all()]
+
     async def _visible(self, principal: Principal | None) -> list[Table]:
         return [table for table in await self._tables.all() if _readable(table, principal)]
 
     async def _columns(self, table: Table) -> list[dict[str, Any]]:
         """Return the columns after the last job; empty before the first one."""
+        metadata = await self._metadata(table)
+        return [] if metadata is None else columns_of(metadata)
+
+    async def _metadata(self, table: Table) -> bytes | None:
+        """Return the current Iceberg metadata, None before the first job."""
         if not table.main or self._read_object is None:
-            return []
-        return columns_of(await self._read_object(f"tables/{table.uid}/{table.main.partition(f'/tables/{table.uid}/')[2]}"))
+            return None
+        return await self._read_object(f"tables/{table.uid}/{table.main.partition(f'/tables/{table.uid}/')[2]}")
+
+    async def _facts(self, table: Table) -> TableFacts | None:
+        """Return the facts of the last job, None if they cannot be read now. They are read once a job."""
+        known = self._known_facts.get(table.uid)
+        if known is None or known[0] != table.main:
+            try:
+                metadata = await self._metadata(table)
+                known = table.main, TableFacts() if metadata is None else facts_of(metadata)
+            except (PolynyaError, OSError, ValueError):
+                return None
+            self._known_facts[table.uid] = known
+        return known[1]
 
     async def admin(self, request: Request) -> Answer:
         """Handle `POST /v1/admin/tables/NAME/plan|commit|abandon`; `segments` are those after `/v1/admin/tables`."""
@@ -166,6 +189,7 @@ class TableRoutes:
     async def _described(self, table: Table) -> dict[str, Any]:
         """Return a table as users see it: its pointers and its lag behind the streams."""
         lag = await self._tables.lag(table)
+        facts = await self._facts(table)
         behind = max(0, self._now_ms() - lag.since_ms) / 1000 if lag.records else 0.0
         location = f"tables/{table.uid}"
         return {
@@ -185,6 +209,10 @@ class TableRoutes:
             "records_aside": sum(each.end - each.record for each in table.failures if each.aside),
             "behind_seconds": round(behind, 3),
             "committed_ms": table.committed_ms,
+            "files": None if facts is None else facts.files,
+            "bytes": None if facts is None else facts.bytes,
+            "job_seconds": None if facts is None else facts.job_seconds,
+            "fields_without_column": None if facts is None else facts.fields_without_column,
         }
 
 
