@@ -53,21 +53,31 @@ def table_command() -> None:
     required=True,
     help="The streams whose names begin with it are in the table; a word also means the bucket of that name.",
 )
+@click.option(
+    "--column",
+    "columns",
+    metavar="FIELD:TYPE",
+    multiple=True,
+    help="Declare a field's type: long, double, decimal, string, timestamptz or boolean. May be repeated.",
+)
 @click.option("--hold", is_flag=True, help="Retention and expiry wait until the table has a stream's records.")
 @as_json
 @server_option
-def table_create_command(client: Client, name: str, prefix: str, hold: bool, as_json: bool) -> None:
+def table_create_command(client: Client, name: str, prefix: str, hold: bool, columns: tuple[str, ...], as_json: bool) -> None:
     """Create the table NAME of all current and future streams whose names start with a prefix.
 
     It has rows once 'polynya compact' has run. Succeeds if the table exists with the same prefix and options.
 
     \b
     polynya table create flights --prefix flights/
-    polynya table create sensors --prefix sensors --hold
+    polynya table create sensors --prefix sensors --column id:long --column at:timestamptz --hold
     """
     import msgspec
 
-    content = msgspec.json.encode({"prefix": prefix} | ({"hold": True} if hold else {}))
+    wanted: dict[str, Any] = {"prefix": prefix}
+    wanted |= {"hold": True} if hold else {}
+    wanted |= {"columns": dict(map(_declared, columns))} if columns else {}
+    content = msgspec.json.encode(wanted)
     answer = client.call("PUT", _path(name), content=content, headers={"content-type": "application/json"})
     told = answer.json()
     if as_json:
@@ -77,6 +87,13 @@ def table_create_command(client: Client, name: str, prefix: str, hold: bool, as_
         made = "created" if answer.status_code == 201 else "is there already"
         output.notice(f"table {name} {made}; 'polynya compact {name}' fills it")
         _tell_covered(told, prefix)
+
+
+def _declared(column: str) -> tuple[str, str]:
+    field, colon, kind = column.rpartition(":")
+    if not colon or not field:
+        raise exits.Misused(f"--column '{column}' has no type; expected FIELD:TYPE, for example id:long")
+    return field, kind
 
 
 def _tell_covered(told: dict[str, Any], prefix: str) -> None:

@@ -17,12 +17,13 @@ from polynya.lakehouse.blobs import Blobs
 from polynya.lakehouse.coordinator import Coordinator
 from polynya.lakehouse.iceberg import StagingCatalog, stage
 from polynya.lakehouse.plan import Job, JobPlan, TableRef, check_plan
-from polynya.lakehouse.prepare import fix_schema, make_job, widened
+from polynya.lakehouse.prepare import Fixed, fix_schema, make_job, widened
 from polynya.lakehouse.schema import Column, paths
 from polynya.lakehouse.stopping import finish_first
 from polynya.lakehouse.task import File, TaskResult, claimed_records
 from polynya.wire.tables import CommitRequest, FailedRange
 
+DECIDED_TOLD = 20  # new columns that a step names
 UNCOVERED_MAX = 100  # fields without a column that are named
 ROUNDS_MAX = 3  # a job is rerun with a wider schema at most twice
 PARTS = ("main", "dlq")
@@ -168,7 +169,7 @@ def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) ->
     for number in range(ROUNDS_MAX):
         last = number == ROUNDS_MAX - 1
         job = make_job(blobs, plan, fixed, cores=runner.cores, round_number=number, discover=not last)
-        progress("schema", f"{len(job.columns)} typed columns, {len(job.tasks)} tasks")
+        progress("schema", f"{len(job.columns)} typed columns, {len(job.tasks)} tasks{_decisions(fixed)}")
         key = f"{_folder(plan)}/{plan.attempt}.{number}.plan.json"
         blobs.put(key, msgspec.json.encode(job))
         progress("plan-object", key)
@@ -192,6 +193,14 @@ def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) ->
     blobs.put(key, msgspec.json.encode(made))
     progress("result-object", key)
     return key
+
+
+def _decisions(fixed: Fixed) -> str:
+    """Return the new columns in words: their types, and how many of the sampled values have them."""
+    told, more = fixed.decided[:DECIDED_TOLD], len(fixed.decided) - DECIDED_TOLD
+    if not told:
+        return ""
+    return f"; new by the samples: {', '.join(told)}" + (f", and {more:,} more" if more > 0 else "")
 
 
 def _result(plan: JobPlan, job: Job, results: Sequence[TaskResult], previous: Result | None) -> Result:

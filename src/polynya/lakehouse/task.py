@@ -180,7 +180,11 @@ class _Writer:
             compression="zstd",
             compression_level=1,
             use_dictionary=_dictionary_columns(schema, sample),
-            write_statistics=[path for path in _leaf_paths(schema) if path.split(".")[0] not in UNMEASURED],
+            write_statistics=[
+                path
+                for path in _leaf_paths(schema)
+                if path.split(".")[0] not in UNMEASURED and not pa.types.is_decimal(schema.field(path.split(".")[0]).type)
+            ],
             store_schema=False,
             metadata_collector=self._metadata,
         )

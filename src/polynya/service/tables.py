@@ -25,6 +25,8 @@ JOB_BYTES_MAX = 4 << 30  # payload of one job over all groups; the driver calls 
 JOB_SLICES_MAX = 50_000  # approximate limit of slices of one job: each is a row of the plan, assembled in one step
 SLICE_COST = 96  # minimum bytes of a slice in the budget, besides its payload
 FailedRow = tuple[int, str, int, int, str, int, str]  # as in `TableFail.ranges`
+COLUMN_TYPES = ("long", "double", "decimal", "string", "timestamptz", "boolean")
+COLUMNS_MAX = 500  # declared columns of a table, as many as it can have
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
 _RANGES: msgspec.msgpack.Decoder[list[ClaimedRange]] = msgspec.msgpack.Decoder(list[ClaimedRange])
 _TABLE: msgspec.msgpack.Decoder[Table] = msgspec.msgpack.Decoder(Table)
@@ -65,6 +67,15 @@ class Tables:
                 400,
                 "TABLE_NAME",
                 f"'{name}' is not a valid table name: use at most 63 letters, digits and '_', with no digit first and no '__dlq' at the end",
+            )
+        wrong = [f"{field}:{kind}" for field, kind in columns if kind not in COLUMN_TYPES or not field]
+        if wrong or len(columns) > COLUMNS_MAX:
+            raise TableRefused(
+                400,
+                "TABLE_COLUMN",
+                f"'{wrong[0]}' declares no column; expected a field and one of {', '.join(COLUMN_TYPES)}"
+                if wrong
+                else f"{len(columns)} columns are declared; at most {COLUMNS_MAX} can be",
             )
         service = self._service
         try:
