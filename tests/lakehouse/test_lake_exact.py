@@ -40,7 +40,7 @@ def built(lake: Lake, rows: list[dict[str, Any]], stream: str = "files") -> list
     """What the sync said of the schema."""
     said: list[str] = []
     lake.source.append(stream, [json.dumps(row).encode() for row in rows])
-    compact(lake.coordinator, [], lambda: lake.runner, lambda step, told: said.append(told) if step == "schema" else None)
+    compact(lake.coordinator, [], lambda: lake.runner, lambda step, told: said.append(told) if step == "columns" else None)
     return said
 
 

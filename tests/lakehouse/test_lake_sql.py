@@ -50,7 +50,7 @@ def test_an_unknown_table_is_told_with_those_that_there_are(tables: list[TableRe
 def test_a_table_that_was_never_built_says_what_to_run() -> None:
     fresh = [TableRef("1", "fresh", "", "tables/1")]
     assert query(fresh, "select count(*) from fresh").rows == [(0,)]
-    with pytest.raises(BadQuery, match="polynya compact fresh"):
+    with pytest.raises(BadQuery, match="polynya table sync fresh"):
         query(fresh, "select price from fresh")
 
 

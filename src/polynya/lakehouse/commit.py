@@ -169,7 +169,9 @@ def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) ->
     for number in range(ROUNDS_MAX):
         last = number == ROUNDS_MAX - 1
         job = make_job(blobs, plan, fixed, cores=runner.cores, round_number=number, discover=not last)
-        progress("schema", f"{len(job.columns)} typed columns, {len(job.tasks)} tasks{_decisions(fixed)}")
+        if fixed.decided:
+            progress("columns", _decisions(fixed))
+        progress("schema", f"{len(job.columns)} typed columns, {len(job.tasks)} tasks")
         key = f"{_folder(plan)}/{plan.attempt}.{number}.plan.json"
         blobs.put(key, msgspec.json.encode(job))
         progress("plan-object", key)
@@ -198,9 +200,7 @@ def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) ->
 def _decisions(fixed: Fixed) -> str:
     """Return the new columns in words: their types, and how many of the sampled values have them."""
     told, more = fixed.decided[:DECIDED_TOLD], len(fixed.decided) - DECIDED_TOLD
-    if not told:
-        return ""
-    return f"; new by the samples: {', '.join(told)}" + (f", and {more:,} more" if more > 0 else "")
+    return f"new, with their share of the sampled values: {', '.join(told)}" + (f", and {more:,} more" if more > 0 else "")
 
 
 def _result(plan: JobPlan, job: Job, results: Sequence[TaskResult], previous: Result | None) -> Result:

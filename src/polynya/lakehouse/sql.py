@@ -198,7 +198,7 @@ def _explained(tables: Sequence[TableRef], statement: str) -> Iterator[None]:
         if missing is None:
             empty = [table.name for table in _mentioned(tables, statement) if not table.iceberg]
             if empty and isinstance(fault, duckdb.BinderException):
-                told += f"\nA table has no typed columns before its first rows: run polynya compact {' '.join(empty)}"
+                told += f"\nA table has no typed columns before its first rows: run polynya table sync {' '.join(empty)}"
             raise BadQuery(told) from None
         names = ", ".join(table.name for table in tables) or "none yet: polynya table create NAME --prefix PREFIX"
         raise BadQuery(f"{told.splitlines()[0]} The tables are: {names}") from None
