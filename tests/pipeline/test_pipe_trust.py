@@ -102,7 +102,7 @@ def test_a_table_that_holds_gets_what_has_expired(world: PipeWorld) -> None:
 
 def test_a_prefix_means_what_was_typed(world: PipeWorld) -> None:
     world.start()
-    assert world.run("table", "create", "none", "--prefix", "nothing").err.count("warning: no stream's name begins with 'nothing'") == 1
+    assert world.run("table", "create", "none", "--prefix", "nothing").err.count("warning: no stream name starts with 'nothing'") == 1
     for name in ("trust", "trust/big", "trust/b/c", "default/trust/x", "other/trust", "Caps/a"):
         world.append(name, {"name": name})
     told = make(world, "trust", "trust")
