@@ -110,6 +110,9 @@ class MemoryCoordinator:
                 self.open = None
             return self.table
 
+    def aside(self, name: str) -> set[tuple[int, int]]:
+        return {key for key, count in self.failures.items() if count >= TRIES}
+
     def fail(self, name: str, uid: str, job: int, ranges: list[FailedRange]) -> TableRef:
         with self._lock:
             if self.open is not None and self.open[0] == job:

@@ -48,6 +48,10 @@ class Coordinator(Protocol):
         """Release the job's ranges unless it was committed. Raises NoSuchTable, Unavailable."""
         ...
 
+    def aside(self, name: str) -> set[tuple[int, int]]:
+        """Return the ranges that are set aside: (uid, record). Raises NoSuchTable, Unavailable."""
+        ...
+
     def fail(self, name: str, uid: str, job: int, ranges: list[FailedRange]) -> TableRef:
         """Count failures of the job's ranges, and abandon it. Raises NoSuchTable, Unavailable."""
         ...
@@ -66,6 +70,16 @@ class _Node(msgspec.Struct):
     admin_tls: bool = False
     admin_near: bool = False
     start: str = ""
+
+
+class _Failure(msgspec.Struct):
+    state: str
+    uid: int
+    record: int
+
+
+class _Failures(msgspec.Struct):
+    failures: list[_Failure]
 
 
 class _State(msgspec.Struct):
@@ -114,6 +128,11 @@ class HttpCoordinator:
     def abandon(self, name: str, uid: str, job: int, reason: str) -> TableRef:
         body = AbandonRequest(uid, job, reason)
         return self._state(self._call("POST", self._url(name, "abandon"), body, allowed=(200, 409)))
+
+    def aside(self, name: str) -> set[tuple[int, int]]:
+        answer = self._call("GET", f"{self._base}/v1/tables/{quote(name, safe='')}/failures")
+        found = _decoded(answer, _Failures, "list of failures").failures
+        return {(each.uid, each.record) for each in found if each.state == "aside"}
 
     def fail(self, name: str, uid: str, job: int, ranges: list[FailedRange]) -> TableRef:
         body = FailRequest(uid, job, ranges[:FAILED_MAX])

@@ -173,7 +173,10 @@ def _compact_table(coordinator: Coordinator, name: str, runner: LazyRunner, prog
         if not more:
             break
     if failed:
-        raise SetAside(name, failed.values())
+        aside = coordinator.aside(name)  # others belong to streams that ended meanwhile
+        lost = [each for (uid, record), each in failed.items() if (uid, record) in aside]
+        if lost:
+            raise SetAside(name, lost)
 
 
 def _check_others_can_go_on(coordinator: Coordinator, runner: LazyRunner, fault: Exception) -> None:
