@@ -181,7 +181,8 @@ CIRCLES = {  # what may import each other inside a room, type hints included -> 
         "one protocol: a reaction to a message begins others, and all of them change the state of one member",
     ),
     "stream": (
-        "machine placement rules.eviction rules.forks rules.lifetimes rules.meta rules.publishing rules.retention rules.tables rules.trimming "
+        "machine placement rules.eviction rules.forks rules.lifetimes rules.meta rules.publishing rules.retention "
+        "rules.table_failures rules.table_watches rules.tables rules.trimming "
         "rules.writes snapshots.encode state.feature_level subscriptions.links subscriptions.rules",
         "the table of commands is in the machine, and the rules that it names take the machine as their state; hints alone close the circle",
     ),

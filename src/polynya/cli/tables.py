@@ -166,7 +166,7 @@ def table_describe_command(client: Client, name: str, as_json: bool) -> None:
 def table_failures_command(client: Client, name: str, as_json: bool) -> None:
     """List the ranges of the table NAME that its jobs could not read, and the reasons.
 
-    After three failures a range is set aside, and the rest of the table goes on.
+    After three failures a range is set aside, and jobs continue without it.
 
     \b
     polynya table failures flights
