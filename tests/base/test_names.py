@@ -12,6 +12,7 @@ from polynya.base.names import (
     bucket_of,
     canonical_name,
     canonical_prefix,
+    canonical_prefixes,
     is_bucket,
     spelled_name,
 )
@@ -66,3 +67,20 @@ def test_a_name_is_found_again_by_its_spelling(path: str) -> None:
         return
     assert is_bucket(bucket_of(name))
     assert canonical_name(name) == canonical_name(spelled_name(name)) == name
+
+
+@pytest.mark.parametrize(
+    ("typed", "canonical"),
+    [
+        ("", [""]),
+        ("trust", ["default/trust", "trust/"]),
+        ("trust/", ["trust/"]),
+        ("trust/b", ["trust/b"]),
+        ("Trust", ["default/Trust"]),
+        ("Trust/", ["default/Trust/"]),
+        ("default", ["default/"]),
+        ("default/a/b", ["default/a/b"]),
+    ],
+)
+def test_a_word_is_also_the_bucket_of_that_name(typed: str, canonical: list[str]) -> None:
+    assert canonical_prefixes(typed) == canonical

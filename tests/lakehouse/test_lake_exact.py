@@ -123,3 +123,11 @@ def keys_of_dlq(lake: Lake) -> list[tuple[str, str]]:
     table = lake.iceberg("dlq")
     assert sorted(table["reason"].to_pylist()) == sorted(lake.delta("dlq")["reason"].to_pylist())
     return list(zip(table["reason"].to_pylist(), table["field"].to_pylist(), strict=True))
+
+
+def test_nested_integers_keep_every_digit(lake: Lake) -> None:
+    rows = [row["digest"] for row in files() if row["digest"] >= 2**63][:300]
+    built(lake, [{"file": {"digest": digest}, "pair": [digest, digest - 1]} for digest in rows])
+    for found in both(lake):
+        assert [(row["file"]["digest"], row["pair"]) for row in found] == [(Decimal(one), [Decimal(one), Decimal(one - 1)]) for one in rows]
+    assert query(lake.coordinator.tables(), "select count(distinct file.digest) from flights").rows == [(len(set(rows)),)]

@@ -111,7 +111,10 @@ def _field(there: dict[str, Column], array: pa.Array, shape: dict[str, str], red
         redo |= _numpy(pc.fill_null(pc.greater_equal(pc.abs(array), float(EXACT_MAX)), False))  # perhaps rounded
         if DECIMAL in there:
             redo |= _numpy(pc.fill_null(pc.equal(pc.floor(array), array), False))
-        return {there[DOUBLE].name: array} if DOUBLE in there else {}
+        if DOUBLE in there:
+            return {there[DOUBLE].name: array}
+        redo |= _numpy(array.is_valid())
+        return {there[DECIMAL].name: pa.nulls(len(array), _SCALARS[DECIMAL])}
     if pa.types.is_integer(kind):
         return {there[LONG].name: array}
     if pa.types.is_boolean(kind):
