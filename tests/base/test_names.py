@@ -15,6 +15,7 @@ from polynya.base.names import (
     bucket_of,
     canonical_name,
     canonical_prefix,
+    canonical_prefixes,
     group_of,
     is_bucket,
     partition_name,
@@ -87,3 +88,20 @@ def test_a_topic_named_as_a_reserved_segment_has_a_stream() -> None:
         assert canonical_name(partition_name(reserved, 0)) == f"kafka/~{reserved}/0"
     for free in ("__consumer_offsets", "_schemas", "v1", "a.b", "orders"):
         assert canonical_name(partition_name(free, 12)) == f"kafka/{free}/12"
+
+
+@pytest.mark.parametrize(
+    ("typed", "canonical"),
+    [
+        ("", [""]),
+        ("trust", ["default/trust", "trust/"]),
+        ("trust/", ["trust/"]),
+        ("trust/b", ["trust/b"]),
+        ("Trust", ["default/Trust"]),
+        ("Trust/", ["default/Trust/"]),
+        ("default", ["default/"]),
+        ("default/a/b", ["default/a/b"]),
+    ],
+)
+def test_a_word_is_also_the_bucket_of_that_name(typed: str, canonical: list[str]) -> None:
+    assert canonical_prefixes(typed) == canonical

@@ -299,18 +299,22 @@ def test_a_stream_ends_in_one_way() -> None:
     assert both.exit_code == exits.USAGE and "--ttl" in both.stderr and "--expires-at" in both.stderr
 
 
-def test_a_table_of_no_stream_says_that_it_stays_empty() -> None:
-    made = (201, {"content-type": "application/json"}, b'{"table": {}}')
-    listed = (200, {"content-type": "application/json"}, b'{"streams": [], "next": null}')
-    asked = ("table", "create", "t", "--prefix", "misspelt/")
-    with scripted(made, listed) as server:
+def test_a_table_says_which_streams_it_covers() -> None:
+    def answer(streams: int, **more: object) -> tuple[int, dict[str, str], bytes]:
+        return 201, {"content-type": "application/json"}, json.dumps({"table": {"streams": streams}, **more}).encode()
+
+    asked = ("table", "create", "t", "--prefix", "misspelt/", "--column", "a:b:long", "--hold")
+    with scripted(answer(0)) as server:
         result = ran(server.url, *asked)
-    assert result.exit_code == 0 and "no stream name starts with 'misspelt/' yet" in result.stderr
-    assert server.said[1].path.startswith("/v1/streams?prefix=misspelt%2F")
-    with scripted(made, (200, {"content-type": "application/json"}, b'{"streams": [{"name": "misspelt/a"}], "next": null}')) as server:
-        assert "starts with" not in ran(server.url, *asked).stderr
-    with scripted(made, error(403, "FORBIDDEN")) as server:
-        assert ran(server.url, *asked).exit_code == 0, "the table is made, whatever the token may list"
+    assert result.exit_code == 0 and "warning: no stream name starts with 'misspelt/' yet" in result.stderr
+    assert json.loads(server.said[0].body) == {"prefix": "misspelt/", "hold": True, "columns": {"a:b": "long"}}
+    other = [{"name": "o", "prefix": "x"}]
+    with scripted(answer(3, covered=["a", "b"], taken_by=other, taken_from=other)) as server:
+        told = ran(server.url, *asked).stderr
+    assert "it covers 3 streams now: a, b, …" in told and "starts with" not in told
+    assert "table o (prefix 'x') takes" in told and "over from table o (prefix 'x')" in told
+    untyped = ran("http://127.0.0.1:1", "table", "create", "t", "--prefix", "a", "--column", "id")
+    assert untyped.exit_code == exits.USAGE and "expected FIELD:TYPE" in untyped.stderr
 
 
 def test_a_sync_prints_milestones_and_with_verbose_every_step(capsys: pytest.CaptureFixture[str]) -> None:

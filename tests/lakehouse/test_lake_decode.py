@@ -71,6 +71,28 @@ odd = st.sampled_from(
 records_of = st.lists(st.one_of(objects.map(lambda value: json.dumps(value).encode()), odd), min_size=1, max_size=12)
 
 
+NUMBERS = [b"1", b"-1", b"5.0", b"1.5", b"1e2", b"1e22", b"1e999", b"%d" % 2**53, b"%d" % (2**53 + 1), b"%d" % -(2**63), b"%d" % 2**64]
+NUMBERS += [b"9" * 38, b"9" * 39, b"null", b'"x"', b"true"]
+
+
+@pytest.mark.parametrize(
+    "kinds", [["decimal"], ["double"], ["long"], ["double", "decimal"], ["long", "decimal"], ["long", "double", "decimal"]]
+)
+@pytest.mark.parametrize("around", [b'{"a":%s}', b'{"a":{"b":%s}}', b'{"a":[%s,%s]}'])
+def test_numbers_are_placed_alike_in_all_columns(kinds: list[str], around: bytes) -> None:
+    columns = [Column("n", kind, f"n_{kind}") for kind in kinds]
+    if b"[" in around:
+        columns = [Column("a", "list", "a", [Column("", kinds[0], "element")])]
+    elif b"b" in around:
+        columns = [Column("a", "struct", "a", [Column("b", column.type, column.name) for column in columns])]
+    else:
+        columns = [Column("a", column.type, column.name) for column in columns]
+    records = [around.replace(b"%s", number) for number in NUMBERS]
+    check(records, Schema(columns))
+    for record in records:
+        check([record], Schema(columns))
+
+
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(records_of, records_of, st.booleans(), st.booleans())
 def test_fast_equals_naive(sample: list[bytes], records: list[bytes], full: bool, hinted: bool) -> None:

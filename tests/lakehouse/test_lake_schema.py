@@ -35,7 +35,7 @@ def grown(columns: list[Column], *values: Any) -> list[Column]:
 def test_first_sight() -> None:
     value = {"i": 1, "f": 1.5, "whole": 5.0, "s": "x", "t": "2013-01-01T10:00:00Z", "b": True, "o": {"x": [1]}, "big": 2**64}
     assert typed(grown([], value)) == {
-        "i": "long", "f": "double", "whole": "double", "s": "string", "t": "timestamptz", "b": "boolean", "o": {"x": ["long"]}, "big": "double",
+        "i": "long", "f": "double", "whole": "double", "s": "string", "t": "timestamptz", "b": "boolean", "o": {"x": ["long"]}, "big": "decimal",
     }  # fmt: skip
 
 

@@ -48,15 +48,25 @@ def test_an_unknown_table_is_told_with_those_that_there_are(tables: list[TableRe
 
 
 def test_a_table_that_was_never_built_says_what_to_run() -> None:
+    fresh = [TableRef("1", "fresh", "", "tables/1")]
+    assert query(fresh, "select count(*) from fresh").rows == [(0,)]
     with pytest.raises(BadQuery, match="polynya table sync fresh"):
-        query([TableRef("1", "fresh", "", "tables/1")], "select * from fresh")
+        query(fresh, "select price from fresh")
+
+
+def test_a_table_without_rows_has_the_columns_of_one_with_rows(tables: list[TableRef]) -> None:
+    fresh = TableRef("8", "fresh", "n/", "tables/8")
+    for part in ("", "__dlq"):
+        empty, full = (query([fresh, *tables], f"select * from {name}{part} limit 0") for name in ("fresh", "flights"))
+        own = dict(zip(full.columns, full.types, strict=True))
+        assert dict(zip(empty.columns, empty.types, strict=True)) == {name: own[name] for name in empty.columns}
+        assert set(own) - set(empty.columns) <= {"n", "at", "more"}
 
 
 def test_a_table_that_was_never_built_may_be_named_like_a_column(tables: list[TableRef]) -> None:
     others = [TableRef("8", "n", "n/", "tables/8"), TableRef("9", "more", "m/", "tables/9")]
     assert query([*others, *tables], "select count(n), count(more) from flights").rows == [(2, 1)]
-    with pytest.raises(BadQuery, match="polynya table sync more"):
-        query([*others, *tables], "select * from more__dlq")
+    assert query([*others, *tables], "select * from more__dlq").rows == []
 
 
 def test_of_two_tables_that_differ_in_case_the_one_that_is_spelled(tables: list[TableRef]) -> None:

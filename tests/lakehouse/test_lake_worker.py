@@ -6,16 +6,19 @@ import os
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from worlds.lakehouse import Lake
 
 from polynya.base.errors import ConfigError, Unavailable
-from polynya.lakehouse.commit import RangesGone
+from polynya.lakehouse import decode
+from polynya.lakehouse.blobs import open_blobs
 from polynya.lakehouse.coordinator import NoSuchTable
-from polynya.lakehouse.plan import JobPlan, TableRef
-from polynya.lakehouse.worker import LazyRunner, compact, run_worker
+from polynya.lakehouse.plan import Job, JobPlan, TableRef, store_settings
+from polynya.lakehouse.task import TaskResult, run_task
+from polynya.lakehouse.worker import LazyRunner, TablesFailed, compact, run_worker
 from polynya.wire.tables import CommitRequest, StoreRef
 
 
@@ -31,6 +34,11 @@ class Told:
     @property
     def names(self) -> list[str]:
         return [step for step, _ in self.steps]
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polynya.lakehouse.worker.RETRY_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -73,7 +81,7 @@ def test_objects_that_are_gone_lead_to_a_new_plan(lake: Lake) -> None:
 
     outcomes = compact(lake.coordinator, [], lambda: lake.runner, progress)
     assert len(outcomes) == 1
-    assert len(lake.coordinator.abandoned) == 1
+    assert list(lake.coordinator.failures.values()) == [1]
     lake.check_exactly_once()
 
 
@@ -93,11 +101,137 @@ def test_a_small_job_that_was_cut_short_is_not_the_last(lake: Lake, monkeypatch:
     lake.check_exactly_once()
 
 
-def test_objects_that_stay_gone_are_told(lake: Lake) -> None:
-    lake.source.append("a", [b'{"n":1}'])
-    (Path(lake.settings.root) / lake.source.pending[0].pack).unlink()
-    with pytest.raises(RangesGone, match="packs/"):
+def damaged(lake: Lake, number: int) -> Path:
+    """Change a byte of a pending slice."""
+    part = lake.source.pending[number]
+    path = Path(lake.settings.root) / part.pack
+    path.chmod(0o600)
+    data = bytearray(path.read_bytes())
+    data[part.offset + part.stored - 3] ^= 1
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("how", ["damaged", "gone", "short"])
+def test_a_range_that_cannot_be_read_is_set_aside_and_the_rest_goes_on(lake: Lake, how: str) -> None:
+    lake.source.append_many({"a": [[b'{"n":1}', b'{"n":2}']], "b": [[b'{"n":3}']]})
+    lake.source.append("c", [b'{"n":4}'])
+    lost = [part for part in lake.source.pending if part.stream == "c"] if how != "damaged" else [lake.source.pending[1]]
+    path = Path(lake.settings.root) / lost[0].pack
+    if how == "damaged":
+        damaged(lake, 1)
+    elif how == "gone":
+        path.unlink()
+    else:
+        path.chmod(0o600)
+        path.write_bytes(path.read_bytes()[: lost[0].offset + 5])
+    told = Told()
+    with pytest.raises(TablesFailed) as failed:
+        compact(lake.coordinator, [], lambda: lake.runner, told)
+    part = lost[0]
+    for word in ("table 'flights'", f"stream '{part.stream}'", part.pack, f"offset {part.offset}", "record 0", "table failures flights"):
+        assert word in str(failed.value)
+    assert told.names.count("abandoned") == 3 and sum(outcome.rows for outcome in failed.value.outcomes) == 4 - part.records
+    lake.source.records = [row for row in lake.source.records if row[0] != part.stream]
+    lake.check_exactly_once()
+    assert compact(lake.coordinator, [], lambda: lake.runner, Told()) == [], "what is set aside fails no later run"
+
+
+def test_a_decoder_that_fails_names_the_range(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = decode.decode
+
+    def decoding(data: Any, ends: Any, schema: Any) -> Any:
+        if b"poison" in data.tobytes():
+            raise OverflowError("a defect")
+        return real(data, ends, schema)
+
+    monkeypatch.setattr("polynya.lakehouse.task.decode", decoding)
+    lake.source.append_many({"a": [[b'{"n":1}']], "b": [[b'{"n":"poison"}']], "c": [[b'{"n":3}']]})
+    with pytest.raises(TablesFailed, match=r"record 0 of stream 'b'.*OverflowError: a defect"):
         compact(lake.coordinator, [], lambda: lake.runner, Told())
+    lake.source.records = [row for row in lake.source.records if row[0] != "b"]
+    lake.check_exactly_once()
+
+
+class TwoTables:
+    """A coordinator of two tables, each with a store of its own."""
+
+    def __init__(self, *lakes: Lake) -> None:
+        self.lakes = {lake.coordinator.table.name: lake for lake in lakes}
+
+    def tables(self) -> list[TableRef]:
+        return [table for lake in self.lakes.values() for table in lake.coordinator.tables()]
+
+    def __getattr__(self, verb: str) -> Any:
+        return lambda name, *rest: getattr(self.lakes[name].coordinator, verb)(name, *rest)
+
+
+class Here:
+    """Runs tasks in the store that they name."""
+
+    cores = 2
+
+    def run(self, job: Job, key: str) -> list[TaskResult]:
+        return [run_task(job, task, open_blobs(store_settings(job.plan.store))) for task in job.tasks]
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> TwoTables:
+    made = [Lake(str(tmp_path / name)) for name in ("apples", "pears")]
+    for lake, name in zip(made, ("apples", "pears"), strict=True):
+        lake.coordinator.table = msgspec.structs.replace(lake.coordinator.table, name=name)
+        lake.source.append("s", [b'{"n":1}'])
+    return TwoTables(*made)
+
+
+def test_a_fault_of_one_table_delays_no_other(two: TwoTables, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = two.lakes["apples"].coordinator.plan
+    monkeypatch.setattr(two.lakes["apples"].coordinator, "plan", lambda name: (_ for _ in ()).throw(RuntimeError("Py4J")))
+    told = Told()
+    with pytest.raises(TablesFailed, match="table 'apples': RuntimeError: Py4J") as failed:
+        compact(two, [], Here, told)  # type: ignore[arg-type]
+    assert [outcome.table.name for outcome in failed.value.outcomes] == ["pears"]
+    assert "failed" in told.names
+    two.lakes["pears"].check_exactly_once()
+    monkeypatch.setattr(two.lakes["apples"].coordinator, "plan", real)
+    compact(two, [], Here, told)  # type: ignore[arg-type]
+    two.lakes["apples"].check_exactly_once()
+
+
+def test_a_server_that_is_gone_stops_all_tables_at_once(two: TwoTables, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def away(*words: object) -> None:
+        calls.append(words)
+        raise Unavailable("the server is away")
+
+    listed = two.tables()
+    monkeypatch.setattr(two, "tables", lambda: listed if not calls else away())
+    for lake in two.lakes.values():
+        monkeypatch.setattr(lake.coordinator, "plan", away)
+    with pytest.raises(Unavailable):
+        compact(two, [], Here, Told())  # type: ignore[arg-type]
+    assert len(calls) == 2
+
+
+def test_the_worker_rests_only_the_table_that_failed(two: TwoTables, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polynya.lakehouse.worker._wait", lambda interval, faults: 60.0 * faults)
+    stop, calls = threading.Event(), []
+    monkeypatch.setattr(stop, "wait", lambda seconds: None)
+    monkeypatch.setattr(two.lakes["apples"].coordinator, "plan", lambda name: (_ for _ in ()).throw(OSError("disk")))
+    real = two.lakes["pears"].coordinator.plan
+
+    def plan(name: str) -> JobPlan | None:
+        calls.append(name)
+        if len(calls) == 3:
+            stop.set()
+        return real(name)
+
+    monkeypatch.setattr(two.lakes["pears"].coordinator, "plan", plan)
+    told = Told()
+    run_worker(two, [], Here, told, interval_seconds=0.0, stop=stop)  # type: ignore[arg-type]
+    assert told.names.count("failed") == 1 and len(calls) == 3
+    two.lakes["pears"].check_exactly_once()
 
 
 def test_a_folder_of_another_machine_is_told_as_such(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +354,7 @@ def test_a_delta_log_that_is_behind_is_repaired_without_a_job(lake: Lake, monkey
     lake.source.append("a", [b'{"n":1}'])
     with monkeypatch.context() as patch:
         patch.setattr("polynya.lakehouse.delta.append", lambda *_, **__: (_ for _ in ()).throw(ConnectionError()))
-        with pytest.raises(ConnectionError):
+        with pytest.raises(TablesFailed, match="ConnectionError"):
             compact(lake.coordinator, [], lambda: lake.runner, Told())
     repaired: dict[str, str] = {}
     assert compact(lake.coordinator, [], lambda: lake.runner, Told(), repaired=repaired) == []

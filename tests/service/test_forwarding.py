@@ -16,7 +16,8 @@ from polynya.service.routing import forwarding, messages
 from polynya.service.routing.forwarding import CoreAddress, Forwarding
 from polynya.service.routing.group_locations import BirthMap, GroupLocations
 from polynya.service.routing.relay import THROUGH
-from polynya.stream.commands import Acknowledge, AnyCommand, Append, Batch, Command
+from polynya.stream.any_command import AnyCommand
+from polynya.stream.commands import Acknowledge, Append, Batch, Command
 from polynya.stream.replies import Code, Reply
 from polynya.transport.errors import encode_error
 

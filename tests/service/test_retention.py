@@ -450,8 +450,9 @@ async def test_a_table_skips_what_was_trimmed_before_it_came_and_says_so(world: 
     job = await world.tables.plan("t")
     assert job is not None
     assert [(cold.record, cold.records) for part in job.ranges for cold in part.slices] == [(5, 5), (10, 5), (15, 5)]
+    assert [part.first for part in job.ranges] == [7], "of a slice that is trimmed in part it takes the rest"
     lag = await world.tables.lag(table)
-    assert (lag.records, lag.skipped) == (20 - 5, 5)
+    assert (lag.records, lag.skipped) == (20 - 7, 7)
     await trim(world, A, 12)
     again = await world.tables.plan("t")
     assert again is not None and again.job == job.job
@@ -462,4 +463,28 @@ async def test_a_table_skips_what_was_trimmed_before_it_came_and_says_so(world: 
     await trim(world, A, Position.NOW)
     assert await world.tables.plan("t") is None
     found = await world.tables.lag(await world.tables.find("t"))
-    assert (found.records, found.skipped) == (0, 6)
+    assert (found.records, found.skipped) == (0, 8)
+
+
+@story
+async def test_retention_waits_for_a_table_that_holds(world: World) -> None:
+    await world.tables.create("t", "test/", hold=True)
+    await fill(world, A, 20, flush_every=5)
+    await set_retention(world, A, age=6)
+    world.clock.ms += HOUR
+    await rounds(world.engine.retainer)
+    assert await first_kept(world, A) == 0, "no record is in the table yet"
+    job = await world.tables.plan("t")
+    assert job is not None
+    await fill(world, A, 10, flush_every=5)
+    world.clock.ms += HOUR
+    await rounds(world.engine.retainer)
+    assert await first_kept(world, A) == 0, "a claim is no commit"
+    uid = job.table.uid
+    await world.tables.commit(TableCommit(uid, job.job, "a1", "", "", "m1", "d1", 20, 0, world.clock.ms))
+    await rounds(world.engine.retainer)
+    assert await first_kept(world, A) == 20, "what is in the table goes, and nothing else"
+    await trim(world, A, 22)
+    assert await first_kept(world, A) == 22, "a trim on request waits for no table"
+    lag = await world.tables.lag(await world.tables.find("t"))
+    assert (lag.records, lag.skipped) == (8, 2)

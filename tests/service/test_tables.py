@@ -10,9 +10,10 @@ from worlds.service import Node, World, name_in
 
 from polynya.service import tables
 from polynya.service.tables import PlannedJob, TableRefused, Tables
-from polynya.stream.commands import TableCommit
+from polynya.stream.commands import ColdSlice, TableCommit
 from polynya.stream.rules import tables as stream_tables
-from polynya.stream.rules.tables import Lag, lag_of
+from polynya.stream.rules.table_failures import Failure
+from polynya.stream.rules.tables import ClaimedRange, Lag, lag_of
 
 STREAMS = [name_in(group, hint="t") for group in (1, 2, 3, 4)]
 
@@ -278,3 +279,31 @@ def test_the_lag_is_counted_in_parts_between_which_streams_come_and_go(monkeypat
         await world.stop()
 
     asyncio.run(run())
+
+
+def test_a_plan_leaves_out_what_is_set_aside_and_nothing_else() -> None:
+    slices = [ColdSlice(first, first, 10, 10, "p", 0, 10, 1) for first in (0, 10, 20)]
+    whole = ClaimedRange(7, "test/a", "text/plain", 0, slices, 3)
+
+    def left(*aside: tuple[int, int], uid: int = 7) -> list[tuple[int, int, int]]:
+        failures = [Failure(uid, "test/a", begin, end, "p", 0, "damaged", 3, 1, 1, aside=True) for begin, end in aside]
+        return [(part.first, part.end, len(part.slices)) for part in tables.left_over([whole], failures)]
+
+    assert left() == left((10, 20), uid=8) == [(3, 0, 3)]
+    assert left((10, 20)) == [(3, 10, 1), (20, 30, 1)]
+    assert left((12, 15), (20, 30)) == [(3, 12, 2), (15, 20, 1)]
+    assert left((0, 10), (15, 40)) == [(10, 15, 1)]
+    assert left((0, 30)) == []
+
+
+def test_declared_columns_have_types_that_there_are() -> None:
+    async def tell(world: World) -> None:
+        with pytest.raises(TableRefused, match="'id:int' declares no column; expected a field and one of long, "):
+            await world.tables.create("other", "other/", columns=[("id", "int")])
+        table, new = await world.tables.create("other", "other/", columns=[("id", "long")])
+        assert new and table.columns == [("id", "long")]
+        assert await world.tables.create("other", "other/", columns=[("id", "long")]) == (table, False)
+        with pytest.raises(TableRefused, match="with other options"):
+            await world.tables.create("other", "other/")
+
+    in_one_core(tell)

@@ -56,10 +56,12 @@ from polynya.stream.commands import (
 from polynya.stream.read_plan import ReadRefused, Want
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.retention import cut_of, retention_of
+from polynya.stream.rules.table_failures import Failure
 from polynya.stream.rules.tables import lag_of
 from polynya.stream.sense import fault_of
 from polynya.stream.state import index
 from polynya.stream.state.model import Stream
+from polynya.stream.table_commands import TableFail, TableRetry, WatchStreams
 
 
 def run(text: str) -> str:
@@ -255,7 +257,29 @@ class _Story:
         """`lag TABLE PREFIX committed=JOB`"""
         machine = self.world.machines[words.group]
         *_, lag = lag_of(machine, _uid(words.plain[0]), words.plain[1], [], words.number("committed", 0) or 0)
-        return [f"streams={lag.streams} records={lag.records} skipped={lag.skipped} since={lag.since_ms}"]
+        lost = f" lost={lag.lost}" if lag.watched else ""
+        return [f"streams={lag.streams} records={lag.records} skipped={lag.skipped} since={lag.since_ms}{lost}"]
+
+    def do_watch(self, words: _Words) -> list[str]:
+        """`watch TABLE PREFIX … [hold]`: the group learns of a table."""
+        hold = words.flag("hold")
+        return self.answer(self.world.apply(words.group, WatchStreams(_uid(words.plain[0]), words.plain[1:], hold, self.now_ms)))
+
+    def do_fail(self, words: _Words) -> list[str]:
+        """`fail TABLE JOB NAME BEGIN END`: a range could not be read."""
+        table, job, name, begin, end = words.plain
+        row = (self.stream(words.group, name).uid, name, int(begin), int(end), "pack", 0, "damaged")
+        return self.failures(self.world.apply(0, TableFail(_uid(table), int(job), [row], self.now_ms)))
+
+    def do_retry(self, words: _Words) -> list[str]:
+        return self.failures(self.world.apply(0, TableRetry(_uid(words.plain[0]), self.now_ms)))
+
+    def failures(self, reply: Reply) -> list[str]:
+        told = [
+            f"{each.stream} {each.record}..{each.end} {each.count}{' aside' * each.aside}{' again' * each.again}"
+            for each in reply.detail.failures
+        ]
+        return [*self.table_answer(reply), *told]
 
     def do_expired(self, words: _Words) -> list[str]:
         machine = self.world.machines[words.group]
@@ -372,12 +396,18 @@ class _Story:
             without=[words.named["without"]] if "without" in words.named else [],
             bytes_max=words.number("max", 1 << 30) or 0,
             fresh=fresh,
+            again=[(failure.stream, failure.uid, failure.record, failure.end) for failure in self.retried(_uid(words.plain[0]))],
         )
         reply = self.world.apply(words.group, command)
-        spans = [
-            f"{found.name} {found.slices[0].record}..{found.slices[-1].record + found.slices[-1].records}" for found in reply.detail or ()
-        ]
+        spans = []
+        for found in reply.detail or ():
+            last = found.slices[-1]
+            spans.append(f"{found.name} {max(found.first, found.slices[0].record)}..{found.end or last.record + last.records}")
         return [Code(reply.code).name, *spans]
+
+    def retried(self, table: int) -> list[Failure]:
+        known = self.world.machines[0].tables.get(table) if 0 in self.world.machines else None
+        return [failure for failure in known.failures if failure.again] if known is not None else []
 
     def table_answer(self, reply: Reply) -> list[str]:
         table = reply.detail

@@ -48,6 +48,7 @@ from polynya.stream.state import index
 from polynya.stream.state.model import Stream
 from polynya.stream.subscriptions.rules import Event
 from polynya.stream.subscriptions.state import Subscription
+from polynya.stream.table_commands import WatchStreams
 
 NAMES = [*(f"test/{letter}" for letter in "abcde"), "other/x"]
 HOME = 1  # of packs and subscriptions
@@ -69,7 +70,19 @@ class Player:
     def play(self) -> None:
         moves: list[Callable[[], object]] = [self.write] * 6 + [
             *(self.create, self.create, self.end, self.touch, self.trim, self.retain, self.fork, self.unpin, self.deliver, self.flush),
-            *(self.flush, self.merge, self.evict, self.bring, self.claim, self.put, self.members, self.link, self.event, self.acknowledge),
+            *(
+                self.flush,
+                self.merge,
+                self.evict,
+                self.bring,
+                self.claim,
+                self.watch,
+                self.put,
+                self.members,
+                self.link,
+                self.event,
+                self.acknowledge,
+            ),
             *(self.members, self.link, self.link, self.create, self.end, self.forget, self.collect, self.restart),
         ]
         for _ in range(STEPS):
@@ -210,6 +223,10 @@ class Player:
         self.jobs[table] += self.chance(0.6)
         job, bytes_max, fresh = self.jobs[table], self.random.choice([5, 1000]), self.chance(0.9)
         self.apply(ClaimRanges(table, job, self.random.choice([job - 1, job - 1, 0]), JOBS[table], [], bytes_max, fresh))
+
+    def watch(self) -> None:
+        table = self.random.choice(list(JOBS))
+        self.apply(WatchStreams(table, [JOBS[table]], self.chance(0.3), self.now_ms))
 
     def restart(self) -> None:
         self.world.restart(self.group)

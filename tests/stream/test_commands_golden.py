@@ -5,6 +5,8 @@ import pytest
 
 from polynya.base.levels import LEVELS
 from polynya.stream import commands as c
+from polynya.stream import table_commands as t
+from polynya.stream.any_command import AnyCommand
 from polynya.stream.state.feature_level import level_of, tag_of
 
 BATCH = c.Batch(c.Encoding.JSON, 2, b"1,22,", 0xE3069283, bytes([2, 0, 0, 0, 3, 0, 0, 0]), 0, 0, 7)
@@ -97,9 +99,20 @@ GOLDEN: list[tuple[c.Command, str]] = [
     (c.TableAbandon(3, 1), "93400301"),
     (
         c.ClaimRanges(3, 1, 0, "docs/", ["docs/long/"], 1 << 30, True),
-        "9841030100a5646f63732f91aa646f63732f6c6f6e672fce40000000c3",
+        "9941030100a5646f63732f91aa646f63732f6c6f6e672fce40000000c390",
     ),
+    (c.ClaimRanges(3, 1, 0, "docs/", [], 5, False, [("docs/a", 7, 2, 4)]), "9941030100a5646f63732f9005c29194a6646f63732f61070204"),
     (c.MetaSet("k", b"v"), "9350a16bc40176"),
+    (
+        t.TableMake("all", ["default/docs", "docs/"], "docs", True, [("id", "long")], 11),
+        "9742a3616c6c92ac64656661756c742f646f6373a5646f63732fa4646f6373c39192a26964a46c6f6e670b",
+    ),
+    (
+        t.TableFail(3, 1, [(7, "docs/a", 2, 4, "packs/x", 24, "damaged")], 12),
+        "95430301919707a6646f63732f610204a77061636b732f7818a764616d616765640c",
+    ),
+    (t.TableRetry(3, 13), "9344030d"),
+    (t.WatchStreams(3, ["docs/"], True, 14), "95450391a5646f63732fc30e"),
     (c.MetaChange("access", 3, [("token/a", b"v"), ("jti/b", None)]), "9459a6616363657373039292a7746f6b656e2f61c4017692a56a74692f62c0"),
     (c.BucketRetention("docs", c.Retention(None, 1000), 9), "9451a4646f637392c0cd03e809"),
     (
@@ -133,26 +146,27 @@ GOLDEN: list[tuple[c.Command, str]] = [
 @pytest.mark.parametrize(("command", "golden"), GOLDEN, ids=lambda value: type(value).__name__)
 def test_bytes_are_golden(command: c.Command, golden: str) -> None:
     assert msgspec.msgpack.encode(command).hex() == golden
-    decoded = msgspec.msgpack.decode(bytes.fromhex(golden), type=c.AnyCommand)
+    decoded = msgspec.msgpack.decode(bytes.fromhex(golden), type=AnyCommand)
     assert decoded == command
     assert type(decoded) is type(command)
 
 
 def test_a_node_of_the_release_before_is_no_read_replica() -> None:
     before = bytes.fromhex("93539704a3683a31a8687474703a2f2f68a17a020103c3")
-    assert msgspec.msgpack.decode(before, type=c.AnyCommand) == c.NodeAdd(NODE, True) and not NODE.reader
+    assert msgspec.msgpack.decode(before, type=AnyCommand) == c.NodeAdd(NODE, True) and not NODE.reader
 
 
 def test_every_command_has_golden_bytes() -> None:
-    tagged = {kind for kind in vars(c).values() if isinstance(kind, type) and issubclass(kind, c.Command) and kind is not c.Command}
+    kinds = [kind for kind in (*vars(c).values(), *vars(t).values()) if isinstance(kind, type) and issubclass(kind, c.Command)]
+    tagged = set(kinds) - {c.Command}
     assert tagged == {type(command) for command, _ in GOLDEN}
 
 
 def test_fields_that_a_later_release_appended_are_ignored_and_missing_ones_have_defaults() -> None:
     later = msgspec.msgpack.encode([24, 5, "of a later release"])
-    assert msgspec.msgpack.decode(later, type=c.AnyCommand) == c.Acknowledge(5)
+    assert msgspec.msgpack.decode(later, type=AnyCommand) == c.Acknowledge(5)
     earlier = msgspec.msgpack.encode([20, "docs/a", "attempt", "docs/b", 1])
-    assert msgspec.msgpack.decode(earlier, type=c.AnyCommand) == c.PinSource("docs/a", "attempt", "docs/b", 1)
+    assert msgspec.msgpack.decode(earlier, type=AnyCommand) == c.PinSource("docs/a", "attempt", "docs/b", 1)
 
 
 def test_what_the_first_release_wrote_is_read() -> None:
@@ -165,7 +179,7 @@ def test_what_the_first_release_wrote_is_read() -> None:
     )
     earlier = msgspec.structs.replace(FORK, first_record=0, first_byte=0)
     expected = c.Create("docs/a", 1, "application/json", 1, 60, None, True, BATCH, PRODUCER, "s", earlier)
-    assert msgspec.msgpack.decode(bytes.fromhex(data), type=c.AnyCommand) == expected
+    assert msgspec.msgpack.decode(bytes.fromhex(data), type=AnyCommand) == expected
 
 
 def test_levels_are_those_of_commands() -> None:
@@ -181,5 +195,6 @@ def test_levels_are_those_of_commands() -> None:
         c.Produce: 3,
         c.ProducerIds: 3,
         **dict.fromkeys((c.TopicPut, c.TopicReady, c.TopicDrop, c.TopicGone), 3),
+        **dict.fromkeys((t.TableMake, t.TableFail, t.TableRetry, t.WatchStreams), 3),
     }
     assert {tag_of(kind) for kind in kinds} >= LEVELS.keys()

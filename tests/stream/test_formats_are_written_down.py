@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from polynya.stream import commands, placement
-from polynya.stream.rules import tables
+from polynya.stream import commands, placement, table_commands
+from polynya.stream.rules import table_failures, table_watches, tables
 from polynya.stream.snapshots import deltas
 from polynya.stream.snapshots import encode as snapshots
 from polynya.stream.state import model
@@ -24,7 +24,12 @@ def fields(kind: type) -> str:
 
 
 @pytest.mark.parametrize(
-    "kind", [kind for kind in vars(commands).values() if isinstance(kind, type) and issubclass(kind, commands.Command)][1:]
+    "kind",
+    [
+        kind
+        for kind in (*vars(commands).values(), *vars(table_commands).values())
+        if isinstance(kind, type) and issubclass(kind, commands.Command) and kind is not commands.Command
+    ],
 )
 def test_command_is_in_the_page(kind: type[commands.Command]) -> None:
     assert (str(kind.__struct_config__.tag), kind.__name__, fields(kind)) in rows("commands.md")
@@ -61,6 +66,8 @@ def test_part_is_in_the_page(kind: type) -> None:
         model.PackReference,
         model.Pack,
         tables.Table,
+        table_failures.Failure,
+        table_watches.Watch,
         placement.ClusterMap,
     ],
 )

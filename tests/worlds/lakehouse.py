@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+from collections import Counter
 from typing import Any
 
 import google_crc32c
@@ -19,9 +20,10 @@ from polynya.lakehouse.plan import Job, JobPlan, Range, TableRef
 from polynya.lakehouse.task import TaskResult, run_task
 from polynya.objectstore import StoreSettings
 from polynya.stream.commands import Encoding
+from polynya.stream.rules.table_failures import TRIES
 from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import PackBuilder, build_slice
-from polynya.wire.tables import CommitRequest, StoreRef
+from polynya.wire.tables import CommitRequest, FailedRange, StoreRef
 
 CLUSTER = "c1"
 T0 = 1_700_000_000_000
@@ -79,6 +81,7 @@ class MemoryCoordinator:
         self.jobs = 0
         self.attempt = ""
         self.abandoned: list[str] = []
+        self.failures: Counter[tuple[int, int]] = Counter()
         self._lock = threading.Lock()
 
     def tables(self) -> list[TableRef]:
@@ -104,6 +107,19 @@ class MemoryCoordinator:
                     self.table, job=request.job, iceberg=request.iceberg, iceberg_dlq=request.iceberg_dlq, result=request.result
                 )
                 self.attempt = request.attempt
+                self.open = None
+            return self.table
+
+    def aside(self, name: str) -> set[tuple[int, int]]:
+        return {key for key, count in self.failures.items() if count >= TRIES}
+
+    def fail(self, name: str, uid: str, job: int, ranges: list[FailedRange]) -> TableRef:
+        with self._lock:
+            if self.open is not None and self.open[0] == job:
+                for each in ranges:
+                    self.failures[each.uid, each.record] += 1
+                aside = [key for key, count in self.failures.items() if count >= TRIES]
+                self.source.pending = [part for part in self.open[1] if (part.uid, part.record) not in aside] + self.source.pending
                 self.open = None
             return self.table
 

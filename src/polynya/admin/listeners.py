@@ -75,7 +75,7 @@ class Listeners:
         self._start = start
         self._health = health
         self._audit = keeper.audit.record
-        routes = TableRoutes(behind.tables, _store_ref(start), service.now_ms, behind.read_object)
+        self.tables = routes = TableRoutes(behind.tables, _store_ref(start), service.now_ms, behind.read_object)
         questions = SqlWorker(start.config)
         clients = shares(raise_limit(), cores=start.cores, nodes=len(start.config.cluster.nodes))
         settings = HttpSettings(

@@ -15,6 +15,10 @@ LEVELS: dict[int, int] = {  # command tag -> the level that a group must have be
     9: 3,  # ProducerIds
     35: 2,  # Evict
     36: 2,  # Return
+    66: 3,  # TableMake
+    67: 3,  # TableFail
+    68: 3,  # TableRetry
+    69: 3,  # WatchStreams
     91: 2,  # ReaderAdd
     92: 2,  # NodePromote
     99: 2,  # Bundle

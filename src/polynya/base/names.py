@@ -69,6 +69,18 @@ def canonical_prefix(prefix: str) -> str:
     return canonical_name(prefix.rstrip("/")) + ("/" if prefix.endswith("/") else "")
 
 
+def canonical_prefixes(prefix: str) -> list[str]:
+    """Return the canonical prefixes of a table's prefix: a word also means the bucket of that name.
+
+    `trust` covers the names in the bucket `default` that begin with it, and all of `trust/…`.
+    Raises `BadName`.
+    """
+    first = canonical_prefix(prefix)
+    if "/" in prefix or not is_bucket(prefix):
+        return [first]
+    return [prefix + "/"] if prefix == DEFAULT_BUCKET else [first, prefix + "/"]
+
+
 def spelled_name(name: str) -> str:
     """Return the name as shown, and as globs match it, under `/v1/stream/`: without the bucket `default`."""
     rest = name.removeprefix(DEFAULT_BUCKET + "/")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -23,11 +23,12 @@ from polynya.lakehouse.needs import INSTALL, NotInstalled, check_packages, check
 
 if TYPE_CHECKING:
     from polynya.lakehouse.coordinator import HttpCoordinator
-    from polynya.lakehouse.worker import RunnerFactory
+    from polynya.lakehouse.worker import RunnerFactory, TablesFailed
 
 NEEDS_LAKE = f"tables need additional packages: {INSTALL}"
 NEXT_STEPS = {  # the step that follows each reported one
     "planned": "starting Spark and inferring the schema",
+    "columns": "writing the plan",
     "schema": "writing the plan",
     "plan": "running the job in Spark",
     "ran": "writing the result",
@@ -39,6 +40,7 @@ NEXT_STEPS = {  # the step that follows each reported one
 }
 MILESTONES = {  # the steps that are shown without -v
     "planned": "planned",
+    "columns": "columns",
     "ran": "converted",
     "pointer": "committed",
     "abandoned": "replanned",
@@ -56,28 +58,147 @@ def table_command() -> None:
 
 @table_command.command("create")
 @click.argument("name")
-@click.option("--prefix", metavar="PREFIX", required=True, help="The table has all streams whose names start with PREFIX.")
+@click.option(
+    "--prefix",
+    metavar="PREFIX",
+    required=True,
+    help="The streams whose names begin with it are in the table; a word also means the bucket of that name.",
+)
+@click.option(
+    "--column",
+    "columns",
+    metavar="FIELD:TYPE",
+    multiple=True,
+    help="Declare a field's type: long, double, decimal, string, timestamptz or boolean. May be repeated.",
+)
+@click.option("--hold", is_flag=True, help="Retention and expiry wait until the table has a stream's records.")
 @as_json
 @server_option
-def table_create_command(client: Client, name: str, prefix: str, as_json: bool) -> None:
+def table_create_command(client: Client, name: str, prefix: str, hold: bool, columns: tuple[str, ...], as_json: bool) -> None:
     """Create the table NAME of all current and future streams whose names start with a prefix.
 
-    It has rows after 'polynya table sync'. Succeeds if the table exists with the same prefix.
+    It has rows after 'polynya table sync'. Succeeds if the table exists with the same prefix and options.
 
     \b
     polynya table create flights --prefix flights/
+    polynya table create sensors --prefix sensors --column id:long --column at:timestamptz --hold
     """
     import msgspec
 
-    answer = client.call("PUT", _path(name), content=msgspec.json.encode({"prefix": prefix}), headers={"content-type": "application/json"})
+    wanted: dict[str, Any] = {"prefix": prefix}
+    wanted |= {"hold": True} if hold else {}
+    wanted |= {"columns": dict(map(_declared, columns))} if columns else {}
+    content = msgspec.json.encode(wanted)
+    answer = client.call("PUT", _path(name), content=content, headers={"content-type": "application/json"})
+    told = answer.json()
     if as_json:
-        output.json_line(_shown(answer.json()["table"]))
+        more = {key: told[key] for key in ("covered", "taken_by", "taken_from") if key in told}
+        output.json_line(_shown(told["table"]) | more)
     else:
         made = "created" if answer.status_code == 201 else "already exists"
         output.notice(f"table {name} {made}; 'polynya table sync {name}' fills it")
-        with suppress(exits.Ended):  # the token may not list streams
-            if not client.names(prefix, limit=1)["streams"]:
-                output.notice(f"  no stream name starts with '{prefix}' yet, so the table stays empty; 'polynya ls' lists the streams")
+        _tell_covered(told, prefix)
+
+
+def _declared(column: str) -> tuple[str, str]:
+    field, colon, kind = column.rpartition(":")
+    if not colon or not field:
+        raise exits.Misused(f"--column '{column}' has no type; expected FIELD:TYPE, for example id:long")
+    return field, kind
+
+
+def _tell_covered(told: dict[str, Any], prefix: str) -> None:
+    """Print how many streams a table covers now, some of them, and the tables that share its prefix."""
+    streams, names = told["table"]["streams"], told.get("covered", [])
+    if not streams:
+        output.notice(f"  warning: no stream name starts with '{prefix}' yet, so the table stays empty; 'polynya ls' lists the streams")
+    else:
+        more = ", …" if streams > len(names) else ""
+        output.notice(f"  it covers {output.counted(streams, 'stream')} now: {', '.join(map(output.visible, names))}{more}")
+    for other in told.get("taken_by", []):
+        output.notice(f"  table {other['name']} (prefix '{other['prefix']}') takes the streams under its own, longer prefix")
+    for other in told.get("taken_from", []):
+        output.notice(f"  it takes these streams over from table {other['name']} (prefix '{other['prefix']}'), where its rows stay")
+
+
+@table_command.command("describe")
+@click.argument("name", shell_complete=complete_table)
+@as_json
+@server_option
+def table_describe_command(client: Client, name: str, as_json: bool) -> None:
+    """Show everything about the table NAME: its size, lag, last job, failures and locations.
+
+    \b
+    polynya table describe flights
+    """
+    table = _shown(client.call("GET", _path(name)).json()["table"])
+    if as_json:
+        output.json_line(table)
+        return
+    without = table["fields_without_column"]
+    rows = {
+        "prefix": table["prefix"] or "every stream",
+        "streams": table["streams"],
+        "rows": table["rows"],
+        "dead rows": table["dead_rows"],
+        "lag": _behind(table),
+        "jobs": table["job"],
+        "last job took": None if table["job_seconds"] is None else f"{table['job_seconds']:,.1f} s",
+        "files": table["files"],
+        "bytes": table["bytes"],
+        "ranges failing": table["failing"],
+        "ranges set aside": f"{table['ranges_aside']} ({output.counted(table['records_aside'], 'record')})",
+        "records trimmed": table["records_trimmed"],
+        "records ended": table["records_ended"],
+        "fields without a column": None if without is None else f"{len(without)}{': ' if without else ''}{', '.join(without)}",
+        "holds": "yes" if table["hold"] else "no",
+        "Iceberg": table["iceberg"] or "no job yet",
+        "Delta": table["delta"] or "no job yet",
+    }
+    for key, value in rows.items():
+        click.echo(f"{key:<25}{'unknown' if value is None else output.visible(str(value))}")
+
+
+@table_command.command("failures")
+@click.argument("name", shell_complete=complete_table)
+@as_json
+@server_option
+def table_failures_command(client: Client, name: str, as_json: bool) -> None:
+    """List the ranges of the table NAME that its jobs could not read, and the reasons.
+
+    After three failures a range is set aside, and jobs continue without it.
+
+    \b
+    polynya table failures flights
+    """
+    failures = client.call("GET", f"{_path(name)}/failures").json()["failures"]
+    if as_json:
+        output.json_line(failures)
+    elif failures:
+        heads = ("state", "stream", "record", "records", "failures", "object", "offset", "reason")
+        keys = ("state", "stream", "record", "records", "failures", "pack", "offset", "reason")
+        output.table(heads, [[failure[key] for key in keys] for failure in failures])
+    else:
+        output.notice(f"table {name} has read all of its ranges")
+
+
+@table_command.command("retry")
+@click.argument("name", shell_complete=complete_table)
+@as_json
+@server_option
+def table_retry_command(client: Client, name: str, as_json: bool) -> None:
+    """Put the ranges of the table NAME that were set aside into its next job.
+
+    \b
+    polynya table retry flights && polynya table sync flights
+    """
+    told = client.call("POST", f"{_path(name)}/retry").json()
+    if as_json:
+        output.json_line({"table": name, "ranges": told["ranges"]})
+    elif told["ranges"]:
+        output.notice(f"the next job of table {name} reads {output.counted(told['ranges'], 'range')} again")
+    else:
+        output.notice(f"no range of table {name} is set aside")
 
 
 @table_command.command("ls")
@@ -94,12 +215,19 @@ def table_ls_command(client: Client, as_json: bool) -> None:
     if as_json:
         output.json_line(tables)
     elif tables:
-        heads = ("name", "prefix", "streams", "rows", "dead letters", "lag", "iceberg", "delta")
-        keys = ("name", "prefix", "streams", "rows", "dead_rows")
+        heads = ("name", "prefix", "streams", "rows", "dead letters", "set aside", "files", "lag", "iceberg", "delta")
+        keys = ("name", "prefix", "streams", "rows", "dead_rows", "ranges_aside", "files")
         output.table(heads, [[*(table[key] for key in keys), _behind(table), table["iceberg"], table["delta"]] for table in tables])
         for table in tables:
             if trimmed := table.get("records_trimmed"):
                 output.notice(f"{table['name']}: {output.counted(trimmed, 'record')} were trimmed before a job read them")
+            if ended := table.get("records_ended"):
+                output.notice(f"{table['name']}: {output.counted(ended, 'record')} ended with their streams before a job read them")
+            if aside := table.get("ranges_aside"):
+                output.notice(
+                    f"{table['name']}: {output.counted(aside, 'range')} set aside ({output.counted(table['records_aside'], 'record')});"
+                    f" see 'polynya table failures {table['name']}'"
+                )
     else:
         output.notice("no tables yet: 'polynya table create NAME --prefix PREFIX' creates one")
 
@@ -122,11 +250,14 @@ def sync_command(client: Client, tables: tuple[str, ...], master: str, verbose: 
     with explained():
         check_packages()
         from polynya.lakehouse.stopping import Stopped, stop_on_signals
-        from polynya.lakehouse.worker import compact
+        from polynya.lakehouse.worker import TablesFailed, compact
 
+        failed: TablesFailed | None = None
         try:
             with stop_on_signals(), steps("requesting a plan") as doing:
                 outcomes = compact(coordinator_of(client), tables, spark_factory(master), narrated(doing, verbose=verbose))
+        except TablesFailed as fault:
+            outcomes, failed = fault.outcomes, fault
         except Stopped as stopped:
             if str(stopped):
                 output.notice(f"stopped: {stopped}")
@@ -134,11 +265,20 @@ def sync_command(client: Client, tables: tuple[str, ...], master: str, verbose: 
     if as_json:
         rows = ({"table": done.table.name, "job": done.job, "rows": done.rows, "dead_rows": done.dead_rows} for done in outcomes)
         output.json_line(list(rows))
-    elif not outcomes:
+    elif not outcomes and failed is None:
         output.notice("nothing new: all tables are up to date")
     for done in outcomes:
         dead = f", and {output.counted(done.dead_rows, 'row')} to the dead letters ({done.table.name}__dlq)" if done.dead_rows else ""
         output.notice(f"{done.table.name}: job {done.job} added {output.counted(done.rows, 'row')}{dead}")
+    if failed is not None:
+        with explained():
+            raise failed if len(failed.faults) > 1 else _alone(failed)
+
+
+def _alone(failed: TablesFailed) -> Exception:
+    """Return the fault of the only table that failed, which determines the exit code."""
+    ((name, fault),) = failed.faults.items()
+    return type(fault)(f"table '{name}': {fault}") if type(fault) in (OutcomeUnknown, Unavailable) else failed
 
 
 compact_command = click.Command(

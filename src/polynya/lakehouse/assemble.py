@@ -11,10 +11,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from polynya.lakehouse.rows import TIMESTAMP, to_times
-from polynya.lakehouse.schema import BOOLEAN, DEPTH_MAX, DOUBLE, EXACT_MAX, LIST, LONG, STRING, STRUCT, TIME, Column, by_field
+from polynya.lakehouse.schema import (
+    BOOLEAN,
+    DECIMAL,
+    DECIMAL_DIGITS,
+    DEPTH_MAX,
+    DOUBLE,
+    EXACT_MAX,
+    LIST,
+    LONG,
+    STRING,
+    STRUCT,
+    TIME,
+    Column,
+    by_field,
+)
 
 NULLS: dict[str, Any] = {}  # a row without any typed value
-_SCALARS = {LONG: pa.int64(), DOUBLE: pa.float64(), STRING: pa.string(), TIME: TIMESTAMP, BOOLEAN: pa.bool_()}
+_SCALARS = {
+    DECIMAL: pa.decimal128(DECIMAL_DIGITS, 0),
+    LONG: pa.int64(),
+    DOUBLE: pa.float64(),
+    STRING: pa.string(),
+    TIME: TIMESTAMP,
+    BOOLEAN: pa.bool_(),
+}
 
 Mask = npt.NDArray[np.bool_]
 
@@ -61,7 +82,7 @@ def _parse_type(there: dict[str, Column], shape: dict[str, str], path: str) -> p
     group = _group(there, shape, path)
     if group == "number":
         if LONG not in there:
-            return pa.float64()
+            return pa.float64()  # a decimal's rows are decoded one by one
         return pa.int64() if DOUBLE not in there or shape.get(f"{path} number") == LONG else pa.float64()
     if group == STRING:
         return pa.string()
@@ -87,7 +108,13 @@ def _field(there: dict[str, Column], array: pa.Array, shape: dict[str, str], red
     if pa.types.is_float64(kind) and LONG in there:
         return _split_numbers(there, array, redo)
     if pa.types.is_floating(kind):
-        return {there[DOUBLE].name: array}
+        redo |= _numpy(pc.fill_null(pc.greater_equal(pc.abs(array), float(EXACT_MAX)), False))  # perhaps rounded
+        if DECIMAL in there:
+            redo |= _numpy(pc.fill_null(pc.equal(pc.floor(array), array), False))
+        if DOUBLE in there:
+            return {there[DOUBLE].name: array}
+        redo |= _numpy(array.is_valid())
+        return {there[DECIMAL].name: pa.nulls(len(array), _SCALARS[DECIMAL])}
     if pa.types.is_integer(kind):
         return {there[LONG].name: array}
     if pa.types.is_boolean(kind):

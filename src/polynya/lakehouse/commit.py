@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -16,13 +17,14 @@ from polynya.lakehouse.blobs import Blobs
 from polynya.lakehouse.coordinator import Coordinator
 from polynya.lakehouse.iceberg import StagingCatalog, stage
 from polynya.lakehouse.plan import Job, JobPlan, TableRef, check_plan
-from polynya.lakehouse.prepare import fix_schema, make_job, widened
-from polynya.lakehouse.schema import Column
+from polynya.lakehouse.prepare import Fixed, fix_schema, make_job, widened
+from polynya.lakehouse.schema import Column, paths
 from polynya.lakehouse.stopping import finish_first
 from polynya.lakehouse.task import File, TaskResult, claimed_records
-from polynya.objectstore import NotFound
-from polynya.wire.tables import CommitRequest
+from polynya.wire.tables import CommitRequest, FailedRange
 
+DECIDED_TOLD = 20  # new columns that a step names
+UNCOVERED_MAX = 100  # fields without a column that are named
 ROUNDS_MAX = 3  # a job is rerun with a wider schema at most twice
 PARTS = ("main", "dlq")
 
@@ -32,8 +34,19 @@ Progress = Callable[[str, str], None]
 STEPS = ("planned", "schema", "plan-object", "ran", "result-object", "staged-main", "staged-dlq", "pointer", "delta-main", "delta-dlq")
 
 
-class RangesGone(PolynyaError):
-    """An object of the plan no longer exists. Abandon the job and request a new plan."""
+class RangesFailed(PolynyaError):
+    """Ranges of the plan cannot be read. Report them, which abandons the job, and request a new plan."""
+
+    def __init__(self, ranges: list[FailedRange]) -> None:
+        super().__init__("; ".join(map(told_failure, ranges)))
+        self.ranges = ranges
+
+
+def told_failure(failed: FailedRange) -> str:
+    """Return a failed range in words: stream, records, object, offset and reason."""
+    last = failed.record + failed.records - 1
+    records = f"record {last}" if failed.records == 1 else f"records {failed.record} to {last}"
+    return f"{records} of stream '{failed.stream}' (object {failed.pack}, offset {failed.offset}): {failed.reason}"
 
 
 class Runner(Protocol):
@@ -78,6 +91,8 @@ class Result(msgspec.Struct, frozen=True):
     dead_rows: int
     parts: dict[str, FormatCommit]
     version: int = 1
+    seconds: float = 0.0  # from the plan to the written files
+    uncovered: list[str] = []  # fields without a column, as far as samples showed; at most UNCOVERED_MAX
 
 
 class JobOutcome(msgspec.Struct, frozen=True):
@@ -148,33 +163,44 @@ def fingerprint(plan: JobPlan) -> str:
 
 def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) -> str:
     """Run the tasks, again with a wider schema if they ask for it. Return the key of the result object."""
+    begin = time.monotonic()
     previous = load_result(blobs, plan.table.result) if plan.table.result else None
-    try:
-        fixed = fix_schema(blobs, plan, previous.columns if previous else [])
-    except NotFound as missing:
-        raise RangesGone(f"the plan's object {missing} no longer exists") from None
+    fixed = fix_schema(blobs, plan, previous.columns if previous else [])
     for number in range(ROUNDS_MAX):
         last = number == ROUNDS_MAX - 1
         job = make_job(blobs, plan, fixed, cores=runner.cores, round_number=number, discover=not last)
+        if fixed.decided:
+            progress("columns", _decisions(fixed))
         progress("schema", f"{len(job.columns)} typed columns, {len(job.tasks)} tasks")
         key = f"{_folder(plan)}/{plan.attempt}.{number}.plan.json"
         blobs.put(key, msgspec.json.encode(job))
         progress("plan-object", key)
         results = runner.run(job, key)
-        for result in results:
-            if result.gone:
-                raise RangesGone(f"the plan's object {result.gone} no longer exists")
+        failed = [each for result in results for each in result.failed]
+        if failed:
+            raise RangesFailed(failed)
         wishes = [wished for result in results for wished in result.wishes]
         if not wishes:
             break
         fixed = widened(fixed, wishes)
         progress("schema", f"{len(wishes)} more fields were found: running again with columns for them")
     progress("ran", f"{sum(result.records for result in results):,} records")
-    made = _result(plan, job, results, previous)
+    known = {*fixed.uncovered, *(previous.uncovered if previous else ())} - set(paths(job.columns))
+    made = msgspec.structs.replace(
+        _result(plan, job, results, previous),
+        seconds=round(time.monotonic() - begin, 3),
+        uncovered=sorted(known)[:UNCOVERED_MAX],
+    )
     key = f"{_folder(plan)}/{plan.attempt}.result.json"
     blobs.put(key, msgspec.json.encode(made))
     progress("result-object", key)
     return key
+
+
+def _decisions(fixed: Fixed) -> str:
+    """Return the new columns in words: their types, and how many of the sampled values have them."""
+    told, more = fixed.decided[:DECIDED_TOLD], len(fixed.decided) - DECIDED_TOLD
+    return f"new, with their share of the sampled values: {', '.join(told)}" + (f", and {more:,} more" if more > 0 else "")
 
 
 def _result(plan: JobPlan, job: Job, results: Sequence[TaskResult], previous: Result | None) -> Result:
@@ -219,6 +245,8 @@ def _staged(plan: JobPlan, result: Result, key: str, blobs: Blobs, progress: Pro
         "polynya.attempt": plan.attempt,
         "polynya.table-uid": plan.table.uid,
         "polynya.result": key,
+        "polynya.seconds": f"{result.seconds:.3f}",
+        "polynya.fields-without-column": msgspec.json.encode(result.uncovered).decode(),
     }
     for name, part in result.parts.items():
         pointers[name] = base[name]

@@ -13,7 +13,7 @@ import msgspec
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
 from polynya.lakehouse.admin_port import far_refusal, near_admin
 from polynya.lakehouse.plan import JobPlan, TableRef
-from polynya.wire.tables import AbandonRequest, CommitRequest
+from polynya.wire.tables import AbandonRequest, CommitRequest, FailedRange, FailRequest
 
 T = TypeVar("T")
 _PLAN_SECONDS = 120.0  # the server flushes first
@@ -21,6 +21,7 @@ _CALL_SECONDS = 30.0
 _COMMIT_TRIES = 6
 _PLAN_TRIES = 6
 _RETRY_SECONDS = 0.5  # before the first retry; doubles from then on, because a server may be restarting
+FAILED_MAX = 1000  # ranges in one report; the next job reports the others
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -47,6 +48,14 @@ class Coordinator(Protocol):
         """Release the job's ranges unless it was committed. Raises NoSuchTable, Unavailable."""
         ...
 
+    def aside(self, name: str) -> set[tuple[int, int]]:
+        """Return the ranges that are set aside: (uid, record). Raises NoSuchTable, Unavailable."""
+        ...
+
+    def fail(self, name: str, uid: str, job: int, ranges: list[FailedRange]) -> TableRef:
+        """Count failures of the job's ranges, and abandon it. Raises NoSuchTable, Unavailable."""
+        ...
+
 
 class _Tables(msgspec.Struct):
     tables: list[TableRef]
@@ -61,6 +70,16 @@ class _Node(msgspec.Struct):
     admin_tls: bool = False
     admin_near: bool = False
     start: str = ""
+
+
+class _Failure(msgspec.Struct):
+    state: str
+    uid: int
+    record: int
+
+
+class _Failures(msgspec.Struct):
+    failures: list[_Failure]
 
 
 class _State(msgspec.Struct):
@@ -109,6 +128,15 @@ class HttpCoordinator:
     def abandon(self, name: str, uid: str, job: int, reason: str) -> TableRef:
         body = AbandonRequest(uid, job, reason)
         return self._state(self._call("POST", self._url(name, "abandon"), body, allowed=(200, 409)))
+
+    def aside(self, name: str) -> set[tuple[int, int]]:
+        answer = self._call("GET", f"{self._base}/v1/tables/{quote(name, safe='')}/failures")
+        found = _decoded(answer, _Failures, "list of failures").failures
+        return {(each.uid, each.record) for each in found if each.state == "aside"}
+
+    def fail(self, name: str, uid: str, job: int, ranges: list[FailedRange]) -> TableRef:
+        body = FailRequest(uid, job, ranges[:FAILED_MAX])
+        return self._state(self._call("POST", self._url(name, "fail"), body))
 
     def close(self) -> None:
         self._client.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -103,7 +104,7 @@ def _bound(value: Any, *, up: bool) -> Any:
         return _spelled(millis)
     if isinstance(value, str):
         return value if len(value) <= _TEXT_CHARACTERS_MAX else None
-    return None if isinstance(value, bytes | bool) else value
+    return None if isinstance(value, bytes | bool | Decimal) else value
 
 
 _MICROSECOND = datetime.resolution

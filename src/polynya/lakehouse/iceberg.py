@@ -22,6 +22,7 @@ from pyiceberg.typedef import EMPTY_DICT, Record
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
+    DecimalType,
     DoubleType,
     IcebergType,
     ListType,
@@ -33,6 +34,7 @@ from pyiceberg.types import (
 )
 
 from polynya.lakehouse.blobs import Blobs
+from polynya.lakehouse.schema import DECIMAL_DIGITS
 from polynya.lakehouse.task import File
 
 KEPT_SNAPSHOTS = 20
@@ -45,6 +47,7 @@ _TYPES: list[tuple[Any, IcebergType]] = [
     (_LEAF.is_timestamp, TimestamptzType()),
     (_LEAF.is_boolean, BooleanType()),
     (_LEAF.is_binary, BinaryType()),
+    (_LEAF.is_decimal, DecimalType(DECIMAL_DIGITS, 0)),
 ]
 
 

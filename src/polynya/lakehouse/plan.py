@@ -50,6 +50,7 @@ class TableRef(msgspec.Struct, frozen=True, gc=False):
     iceberg_dlq: str = ""
     result: str = ""  # key of the last committed job's result object
     store: StoreRef | None = None  # in the list of tables: the store of their files
+    columns: list[tuple[str, str]] = []  # declared types: (field, type)
 
 
 class JobPlan(msgspec.Struct, frozen=True):

@@ -14,8 +14,8 @@ from polynya.lakehouse.blobs import Blobs
 from polynya.lakehouse.decode import observed, sample_values
 from polynya.lakehouse.iceberg import StagingCatalog, with_field_ids
 from polynya.lakehouse.plan import Job, JobPlan, Range, layout
-from polynya.lakehouse.schema import LEAVES_MAX, Column, FieldProfile, adopt, leaves, shape, wish
-from polynya.lakehouse.slices import BASE_TYPES, read_rows
+from polynya.lakehouse.schema import LEAVES_MAX, Column, FieldProfile, adopt, decided, declared, leaves, merged, missing, paths, shape, wish
+from polynya.lakehouse.slices import BASE_TYPES, Unreadable, fetched, read_rows
 from polynya.lakehouse.task import DLQ_TYPES
 from polynya.stream.commands import Encoding
 
@@ -33,19 +33,27 @@ class Fixed(msgspec.Struct, frozen=True):
     columns: list[Column]
     shapes: list[dict[str, str]]
     shape_of: dict[int, int]  # index into `shapes` by uid
+    decided: list[str] = []  # the new columns, in words
+    uncovered: list[str] = []  # fields that found no room for a column, by path
 
 
 def fix_schema(blobs: Blobs, plan: JobPlan, columns: Sequence[Column]) -> Fixed:
-    """Widen the table's columns by samples of the plan's streams. Idempotent."""
+    """Widen the table's columns: by those declared, then by samples of the plan's streams. Idempotent.
+
+    Of all samples together, the majority of a field's values decides which type gets its name.
+    """
     chosen = _sampled(plan)
     each = max(1, min(SAMPLE_RECORDS_STREAM, SAMPLE_RECORDS // max(1, len(chosen))))
     with ThreadPoolExecutor(_READERS) as readers:
         samples = readers.map(lambda ranges: _sample(blobs, ranges, each), chosen.values())
         seen = dict(zip(chosen, samples, strict=True))
-    wide = list(columns)
+    whole = merged(seen.values())
+    wide = adopt(columns, declared(plan.table.columns))
+    wide = adopt(wide, wish(wide, whole))
     for found in seen.values():
         wide = adopt(wide, wish(wide, found))
-    return _with_shapes(wide, seen)
+    left = [path for found in seen.values() for path in paths(wish(wide, found))]
+    return msgspec.structs.replace(_with_shapes(wide, seen), uncovered=sorted(set(left)), decided=decided(wide, columns, whole))
 
 
 def make_job(blobs: Blobs, plan: JobPlan, fixed: Fixed, *, cores: int, round_number: int, discover: bool) -> Job:
@@ -70,7 +78,9 @@ def make_job(blobs: Blobs, plan: JobPlan, fixed: Fixed, *, cores: int, round_num
 
 def widened(fixed: Fixed, wishes: Sequence[Column]) -> Fixed:
     """Add the columns that the tasks reported as missing."""
-    return Fixed(adopt(fixed.columns, wishes), fixed.shapes, fixed.shape_of)
+    wide = adopt(fixed.columns, wishes)
+    left = set(fixed.uncovered).union(paths(missing(wide, wishes)))
+    return Fixed(wide, fixed.shapes, fixed.shape_of, uncovered=sorted(left))
 
 
 def main_schema(columns: Sequence[Column]) -> pa.Schema:
@@ -114,7 +124,10 @@ def _sampled(plan: JobPlan) -> dict[int, list[Range]]:
 def _sample(blobs: Blobs, ranges: list[Range], count: int) -> FieldProfile:
     values = []
     for part in ranges:
-        rows = read_rows(part, blobs.get_range(part.pack, part.offset, part.stored))
+        try:
+            rows = read_rows(part, fetched(blobs, part))
+        except Unreadable:
+            continue  # the task that reads it reports it
         if len(rows.ends):
             values += list(sample_values(rows.data, rows.ends, -(-count // len(ranges))))
     return observed(values)

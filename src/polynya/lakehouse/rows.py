@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +15,8 @@ import pyarrow.compute as pc
 
 from polynya.lakehouse.schema import (
     BOOLEAN,
+    DECIMAL,
+    DECIMAL_MAX,
     DOUBLE,
     EXACT_MAX,
     LIST,
@@ -199,7 +202,10 @@ def _place_scalar(there: dict[str, Column], value: Any) -> tuple[Column, Any] | 
     whole = _whole(value)
     if LONG in there and whole is not None:
         return there[LONG], whole
-    number = _finite(value) if DOUBLE in there else None
+    large = whole if whole is not None else value
+    if DECIMAL in there and isinstance(large, int) and abs(large) <= DECIMAL_MAX:
+        return there[DECIMAL], Decimal(large)
+    number = _exact(value) if DOUBLE in there else None
     return None if number is None else (there[DOUBLE], number)
 
 
@@ -209,13 +215,22 @@ def _whole(value: int | float) -> int | None:
     return int(value) if abs(value) < EXACT_MAX and value.is_integer() else None
 
 
-def _finite(value: int | float) -> float | None:
+def _exact(value: int | float) -> float | None:
+    """Return the number as a double, or None if a double cannot hold it."""
     try:
         number = float(value)
     except OverflowError:
         return None
-    return number if math.isfinite(number) else None
+    if not math.isfinite(number) or (isinstance(value, int) and int(number) != value):
+        return None
+    return number
 
 
 def _spoken(value: Any) -> str:
-    return {dict: "an object", list: "an array", str: "a string", bool: "a boolean"}.get(type(value), "a number")
+    kinds = {dict: "an object", list: "an array", str: "a string", bool: "a boolean"}
+    spoken = next((word for kind, word in kinds.items() if isinstance(value, kind)), "")
+    if spoken:
+        return spoken
+    if isinstance(value, int) and abs(value) >= EXACT_MAX:
+        return f"an integer of {value.bit_length()} bits, which no column can hold exactly,"
+    return "a number" if math.isfinite(value) else "a number beyond the range of a double"

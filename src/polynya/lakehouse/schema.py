@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 LONG, DOUBLE, STRING, TIME, BOOLEAN, STRUCT, LIST = "long", "double", "string", "timestamptz", "boolean", "struct", "list"
+DECIMAL = "decimal"  # integers beyond 64 bits, up to DECIMAL_DIGITS digits
 WHOLE = "whole"  # only in profiles: a whole number spelled as a fraction, like 5.0
-GROUPS = {LONG: "number", DOUBLE: "number", STRING: STRING, TIME: STRING, BOOLEAN: BOOLEAN, STRUCT: STRUCT, LIST: LIST}
+WIDE = "wide"  # only in profiles: a 64-bit integer that a double cannot hold
+HUGE = "huge"  # only in profiles: a number that no column can hold
+DECIMAL_DIGITS = 38
+DECIMAL_MAX = 10**DECIMAL_DIGITS - 1
+GROUPS = {
+    **dict.fromkeys((LONG, DOUBLE, DECIMAL, WHOLE, WIDE, HUGE), "number"),
+    **dict.fromkeys((STRING, TIME), STRING),
+    BOOLEAN: BOOLEAN,
+    STRUCT: STRUCT,
+    LIST: LIST,
+}
+_WIDTH = {group: width for width, group in enumerate((STRING, STRUCT, LIST, "number", BOOLEAN))}  # the widest first
+DECLARABLE = (LONG, DOUBLE, DECIMAL, STRING, TIME, BOOLEAN)
 OUR_COLUMNS = ("stream", "incarnation", "offset", "byte_offset", "batch", "timestamp", "append_time", "key", "headers", "value")
 LEAVES_MAX = 500  # typed leaf columns of a table; each costs metadata in every file
 DEPTH_MAX = 8
@@ -89,12 +103,16 @@ def is_typed(value: Any, depth: int) -> bool:
 
 
 def scalar_type(value: Any) -> str:
-    """Return the type of a parsed JSON scalar other than null; `WHOLE` for 5.0."""
+    """Return the type of a parsed JSON scalar other than null; `WHOLE`, `WIDE` and `HUGE` are told apart."""
     if isinstance(value, bool):
         return BOOLEAN
     if isinstance(value, int):
-        return LONG if LONG_MIN <= value <= LONG_MAX else DOUBLE
+        if LONG_MIN <= value <= LONG_MAX:
+            return LONG if int(float(value)) == value else WIDE
+        return DECIMAL if abs(value) <= DECIMAL_MAX else HUGE
     if isinstance(value, float):
+        if not math.isfinite(value):
+            return HUGE
         return WHOLE if abs(value) < EXACT_MAX and value.is_integer() else DOUBLE
     return TIME if len(value) >= 17 and _TIME.fullmatch(value) else STRING
 
@@ -114,6 +132,72 @@ def wish(columns: Sequence[Column], seen: FieldProfile, least: int = 1) -> list[
 def adopt(columns: Sequence[Column], wishes: Sequence[Column]) -> list[Column]:
     """Add the missing wishes to `columns`, named, in order, up to `LEAVES_MAX` leaves. Existing columns keep their places."""
     return _adopt(columns, wishes, OUR_COLUMNS, [LEAVES_MAX - leaves(columns)])
+
+
+def missing(columns: Sequence[Column], wishes: Sequence[Column]) -> list[Column]:
+    """Return the wishes, or the parts of them, that `columns` does not have."""
+    known = {(column.field, column.type): column for column in columns}
+    found: list[Column] = []
+    for wished in wishes:
+        there = known.get((wished.field, wished.type))
+        if there is None:
+            found.append(wished)
+        elif wished.children:
+            left = missing(there.children, wished.children)
+            found += [msgspec.structs.replace(wished, children=left)] if left else []
+    return found
+
+
+def paths(wishes: Sequence[Column], path: str = "") -> list[str]:
+    """Return the paths of the leaves of wishes: `a.b`, and `a[]` for the elements of a list."""
+    found: list[str] = []
+    for wished in wishes:
+        here = f"{path}.{wished.field}" if path and wished.field else f"{path}{wished.field or '[]'}"
+        found += paths(wished.children, here) if wished.children else [here]
+    return found
+
+
+def merged(profiles: Iterable[FieldProfile]) -> FieldProfile:
+    """Return one profile of all values."""
+    whole = FieldProfile()
+    for each in profiles:
+        for kind, number in each.types.items():
+            whole.types[kind] = whole.types.get(kind, 0) + number
+        for name in each.fields:
+            whole.fields[name] = merged([whole.fields.get(name, FieldProfile()), each.fields[name]])
+        if each.element is not None:
+            whole.element = merged([whole.element or FieldProfile(), each.element])
+    return whole
+
+
+def declared(columns: Sequence[tuple[str, str]]) -> list[Column]:
+    """Return declared columns as wishes. A field is a path like `a.b`."""
+    wishes = []
+    for path, kind in columns:
+        *outer, field = path.split(".")
+        wished = Column(field, kind)
+        for name in reversed(outer):
+            wished = Column(name, STRUCT, children=[wished])
+        wishes.append(wished)
+    return wishes
+
+
+def decided(columns: Sequence[Column], before: Sequence[Column], seen: FieldProfile) -> list[str]:
+    """Return what was decided for new columns, in words: name, type, and how many sampled values have the type."""
+    known = {(column.field, column.type) for column in before}
+    told = []
+    for column in columns:
+        if (column.field, column.type) in known:
+            continue
+        inner = seen.fields.get(column.field, FieldProfile())
+        kinds = [column.type]
+        if column.type == DOUBLE:
+            kinds += [WHOLE] if any(other.field == column.field and other.type == LONG for other in columns) else [WHOLE, LONG]
+        elif column.type == LONG:
+            kinds += [WIDE]
+        count = sum(inner.types.get(kind, 0) for kind in kinds)
+        told.append(f"{column.name} {column.type} ({count:,} of {inner.total:,})")
+    return told
 
 
 def leaves(columns: Sequence[Column]) -> int:
@@ -170,14 +254,13 @@ def _wish_element(there: Column | None, seen: FieldProfile, least: int) -> list[
 
 
 def _wanted_types(there: dict[str, Column], seen: FieldProfile, enough: int) -> Iterator[str]:
-    """Yield the types to add or to extend, in order of first occurrence."""
+    """Yield the types to add or to extend: the group with the most values first, which gets the name. Ties go to the wider."""
     count = seen.types
-    done = set()
-    for kind in count:
-        group = "number" if kind == WHOLE else GROUPS[kind]
-        if group in done:
-            continue
-        done.add(group)
+    groups: dict[str, int] = {}
+    for kind, number in count.items():
+        groups[GROUPS[kind]] = groups.get(GROUPS[kind], 0) + number
+    for group in sorted(groups, key=lambda group: (-groups[group], _WIDTH[group])):
+        kind = group
         if kind in (STRUCT, LIST):
             if kind in there or count[kind] >= enough:
                 yield kind
@@ -189,14 +272,27 @@ def _wanted_types(there: dict[str, Column], seen: FieldProfile, enough: int) -> 
 
 
 def _wanted_number(there: dict[str, Column], count: dict[str, int], enough: int) -> Iterator[str]:
-    longs, wholes, doubles = (count.get(kind, 0) for kind in (LONG, WHOLE, DOUBLE))
-    if DOUBLE in there:
-        return
-    if LONG in there:
-        if doubles >= enough:
-            yield DOUBLE
-    elif longs + wholes + doubles >= enough:
-        yield DOUBLE if wholes or doubles else LONG
+    """Yield the numeric types to add, the one with the most values first."""
+    longs, wholes, doubles, wides, decimals = (count.get(kind, 0) for kind in (LONG, WHOLE, DOUBLE, WIDE, DECIMAL))
+    wanted: dict[str, int] = {}
+    if DECIMAL in there and LONG not in there:  # it holds every integer
+        wanted |= {DOUBLE: doubles} if doubles >= enough and DOUBLE not in there else {}
+    elif DOUBLE not in there and LONG not in there:
+        small = longs + wholes + doubles + wides
+        fractions = wholes or doubles
+        if small >= enough:
+            wanted[DOUBLE if fractions else LONG] = small
+        if fractions and wides >= enough:
+            wanted[LONG] = wides
+    elif DOUBLE not in there:
+        wanted |= {DOUBLE: doubles} if doubles >= enough else {}
+    elif LONG not in there:
+        wanted |= {LONG: wides} if wides >= enough else {}
+    if DECIMAL not in there and decimals >= enough:
+        wanted[DECIMAL] = decimals
+    if not there.keys() & {LONG, DOUBLE, DECIMAL} and not wanted and count.get(HUGE, 0) >= enough:
+        wanted[DOUBLE] = 0  # such values are dead letters, and the field has a column
+    yield from sorted(wanted, key=lambda kind: -wanted[kind])
 
 
 def _wanted_string(there: dict[str, Column], count: dict[str, int], enough: int) -> Iterator[str]:
@@ -279,8 +375,7 @@ def _shape(columns: Sequence[Column], seen: FieldProfile, path: str) -> Iterator
         here = f"{path}{field}"
         groups: dict[str, int] = {}
         for kind, count in inner.types.items():
-            group = "number" if kind == WHOLE else GROUPS[kind]
-            groups[group] = groups.get(group, 0) + count
+            groups[GROUPS[kind]] = groups.get(GROUPS[kind], 0) + count
         most = max(groups, key=lambda group: groups[group])
         if len({GROUPS[kind] for kind in there}) > 1:
             yield here, most

@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 
 from polynya.base.errors import CorruptData
 from polynya.lakehouse.blobs import Blobs
-from polynya.lakehouse.plan import Range
+from polynya.lakehouse.plan import Range, claimed
 from polynya.lakehouse.rows import TIMESTAMP
+from polynya.objectstore import NotFound
 from polynya.stream.commands import Encoding
 from polynya.wire.pack import parse_slice
 
@@ -62,8 +63,37 @@ class Block(msgspec.Struct):
     json: bool
 
 
-def read_rows(part: Range, stored: bytes) -> Rows:
-    """Return the claimed rows of a slice's stored bytes. Raises CorruptData."""
+class Unreadable(CorruptData):
+    """A range whose records cannot be read, by its own fault."""
+
+    def __init__(self, part: Range, reason: str) -> None:
+        super().__init__(f"{told_range(part)} cannot be read: {reason}")
+        self.part = part
+        self.reason = reason
+
+
+def told_range(part: Range) -> str:
+    """Return a range in words: its stream, records and place."""
+    begin = part.record + part.skip
+    last = begin + claimed(part) - 1
+    return f"records {begin} to {last} of stream '{part.stream}', in {part.pack} at offset {part.offset},"
+
+
+def read_rows(part: Range, stored: bytes | Exception) -> Rows:
+    """Return the claimed rows of a slice's stored bytes. Raises Unreadable, also for a failed fetch."""
+    try:
+        if isinstance(stored, NotFound):
+            raise Unreadable(part, "the object no longer exists")
+        if isinstance(stored, Exception):
+            raise Unreadable(part, str(stored))
+        return _rows(part, stored)
+    except Unreadable:
+        raise
+    except CorruptData as fault:
+        raise Unreadable(part, str(fault)) from fault
+
+
+def _rows(part: Range, stored: bytes) -> Rows:
     found = parse_slice(stored, part.crc)
     if found.records != part.records or len(found.payload) != part.length or found.encoding != part.encoding:
         raise CorruptData(f"the slice of '{part.stream}' at record {part.record} in {part.pack} does not match the plan")
@@ -92,8 +122,11 @@ def read_rows(part: Range, stored: bytes) -> Rows:
     return _without(rows, np.repeat(control != 0, per_batch)[begin:end]) if control.any() else rows
 
 
-def read_blocks(blobs: Blobs, ranges: Sequence[Range], shapes: Sequence[int]) -> Iterator[Block]:
-    """Yield the rows of a task's ranges in order, in blocks of about `BLOCK_BYTES`."""
+def read_blocks(blobs: Blobs, ranges: Sequence[Range], shapes: Sequence[int], failed: list[Unreadable]) -> Iterator[Block]:
+    """Yield the rows of a task's ranges in order, in blocks of about `BLOCK_BYTES`.
+
+    Ranges that cannot be read are left out and added to `failed`.
+    """
     gathered: list[Rows] = []
     size, kind = 0, (0, False)
     for (part, stored), shape in zip(_fetch(blobs, ranges), shapes, strict=True):
@@ -102,8 +135,11 @@ def read_blocks(blobs: Blobs, ranges: Sequence[Range], shapes: Sequence[int]) ->
             yield Block(gathered, *kind)
             gathered, size = [], 0
         kind = own
-        gathered.append(read_rows(part, stored))
-        size += part.length
+        try:
+            gathered.append(read_rows(part, stored))
+            size += part.length
+        except Unreadable as fault:
+            failed.append(fault)
     if gathered:
         yield Block(gathered, *kind)
 
@@ -161,9 +197,14 @@ def _without(rows: Rows, dropped: npt.NDArray[np.bool_]) -> Rows:
     )
 
 
-def _fetch(blobs: Blobs, ranges: Sequence[Range]) -> Iterator[tuple[Range, bytes]]:
-    """Yield each range with its stored bytes. One request fetches neighbours in a pack, and the next requests run ahead."""
-    ahead: deque[Future[list[tuple[Range, bytes]]]] = deque()
+def fetched(blobs: Blobs, part: Range) -> bytes | Exception:
+    """Return the stored bytes of a range, or why there are none. Raises StoreUnavailable."""
+    return _fetch_run(blobs, [part])[0][1]
+
+
+def _fetch(blobs: Blobs, ranges: Sequence[Range]) -> Iterator[tuple[Range, bytes | Exception]]:
+    """Yield each range with its stored bytes, or with the reason for none. One request fetches neighbours in a pack, and the next requests run ahead."""
+    ahead: deque[Future[list[tuple[Range, bytes | Exception]]]] = deque()
     with ThreadPoolExecutor(_REQUESTS_AHEAD) as readers:
         for run in _runs(ranges):
             ahead.append(readers.submit(_fetch_run, blobs, run))
@@ -173,9 +214,12 @@ def _fetch(blobs: Blobs, ranges: Sequence[Range]) -> Iterator[tuple[Range, bytes
             yield from ahead.popleft().result()
 
 
-def _fetch_run(blobs: Blobs, run: Sequence[Range]) -> list[tuple[Range, bytes]]:
+def _fetch_run(blobs: Blobs, run: Sequence[Range]) -> list[tuple[Range, bytes | Exception]]:
     first, last = run[0], run[-1]
-    data = blobs.get_range(first.pack, first.offset, last.offset + last.stored - first.offset)
+    try:
+        data = blobs.get_range(first.pack, first.offset, last.offset + last.stored - first.offset)
+    except (NotFound, ValueError) as fault:
+        return [(first, fault)] if len(run) == 1 else [(part, fetched(blobs, part)) for part in run]
     if len(run) == 1:
         return [(first, data)]
     view = memoryview(data)

@@ -21,6 +21,20 @@ from polynya.objectstore.settings import s3_config
 
 DLQ_SUFFIX = "__dlq"
 BLOCK_ROWS = 1000
+_EMPTY = {
+    "stream": "varchar",
+    **dict.fromkeys(("incarnation", "offset", "byte_offset", "batch"), "bigint"),
+    **dict.fromkeys(("timestamp", "append_time"), "timestamptz"),
+    "key": "blob",
+    "headers": 'struct("key" varchar, "value" blob)[]',
+    "value": "blob",
+    "value_text": "varchar",
+}
+_EMPTY_DLQ = {name: _EMPTY[name] for name in ("stream", "incarnation", "offset", "byte_offset", "timestamp", "append_time")} | {
+    **dict.fromkeys(("reason", "field", "message"), "varchar"),
+    "value": "blob",
+    "value_text": "varchar",
+}
 _MISSING = re.compile(r"Table with name (\S+) does not exist")
 
 
@@ -60,31 +74,36 @@ def ask(
 
     connection = duckdb.connect(config={"allow_unsigned_extensions": "false", "autoinstall_known_extensions": "false"})
     try:
-        with _explained(tables):
+        with _explained(tables, statement):
             _check(connection, statement)
             if bounds is not None:
                 check_names(connection, statement, [name for table in tables for name in (table.name, table.name + DLQ_SUFFIX)])
             connection.execute("set TimeZone='UTC'")
-            mentioned = [table for table in _mentioned(tables, statement) if table.iceberg]
+            named = _mentioned(tables, statement)
+            mentioned = [table for table in named if table.iceberg]
             for store in {table.store for table in mentioned if table.store}:
                 open_blobs(store_settings(store), environment)  # raises ConfigError for a folder of another machine
                 _load(connection, with_credentials(store_settings(store), environment), environment)
             for table in mentioned:
                 _view(connection, table.name, table.iceberg)
                 _view(connection, table.name + DLQ_SUFFIX, table.iceberg_dlq)
+            for table in named:
+                if not table.iceberg:
+                    _empty_view(connection, table.name, _EMPTY)
+                    _empty_view(connection, table.name + DLQ_SUFFIX, _EMPTY_DLQ)
             if bounds is not None:
                 lock(connection, map(_folder, mentioned), bounds)
             connection.execute(statement)
         columns = [column[0] for column in connection.description or []]
         types = [str(column[1]) for column in connection.description or []]
-        yield QueryCursor(columns, types, _blocks(connection, tables))
+        yield QueryCursor(columns, types, _blocks(connection, tables, statement))
     finally:
         connection.close()
 
 
-def _blocks(connection: Any, tables: Sequence[TableRef]) -> Iterator[list[tuple[Any, ...]]]:
+def _blocks(connection: Any, tables: Sequence[TableRef], statement: str) -> Iterator[list[tuple[Any, ...]]]:
     while True:
-        with _explained(tables):
+        with _explained(tables, statement):
             rows = connection.fetchmany(BLOCK_ROWS)
         if not rows:
             return
@@ -160,8 +179,14 @@ def _view(connection: Any, name: str, pointer: str) -> None:
     connection.execute(f'create view "{name}" as select *, try(decode("value")) as value_text from iceberg_scan(\'{_quoted(pointer)}\')')  # noqa: S608
 
 
+def _empty_view(connection: Any, name: str, columns: Mapping[str, str]) -> None:
+    """Make a view without rows, for a table before its first job."""
+    nulls = ", ".join(f'cast(null as {kind}) as "{column}"' for column, kind in columns.items())
+    connection.execute(f'create view "{name}" as select {nulls} where false')
+
+
 @contextmanager
-def _explained(tables: Sequence[TableRef]) -> Iterator[None]:
+def _explained(tables: Sequence[TableRef], statement: str) -> Iterator[None]:
     """Convert DuckDB's errors to BadQuery. For a missing table, list the existing ones."""
     import duckdb
 
@@ -171,11 +196,10 @@ def _explained(tables: Sequence[TableRef]) -> Iterator[None]:
         told = str(fault)
         missing = _MISSING.search(told)
         if missing is None:
+            empty = [table.name for table in _mentioned(tables, statement) if not table.iceberg]
+            if empty and isinstance(fault, duckdb.BinderException):
+                told += f"\nA table has no typed columns before its first rows: run polynya table sync {' '.join(empty)}"
             raise BadQuery(told) from None
-        wanted = missing[1].casefold().removesuffix(DLQ_SUFFIX)
-        for table in tables:
-            if table.name.casefold() == wanted and not table.iceberg:
-                raise BadQuery(f"the table '{table.name}' has no data yet: run 'polynya table sync {table.name}'") from None
         names = ", ".join(table.name for table in tables) or "none yet: polynya table create NAME --prefix PREFIX"
         raise BadQuery(f"{told.splitlines()[0]} The tables are: {names}") from None
 

@@ -12,14 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from polynya.base.errors import PolynyaError
 from polynya.lakehouse.assemble import arrow_type
 from polynya.lakehouse.blobs import Blobs, Upload
 from polynya.lakehouse.decode import Decoded, Schema, decode
 from polynya.lakehouse.plan import Job, Task, claimed
 from polynya.lakehouse.rows import Problem
 from polynya.lakehouse.schema import OUR_COLUMNS, Column, adopt
-from polynya.lakehouse.slices import BASE_TYPES, BLOCK_BYTES, Block, base_columns, joined, read_blocks
-from polynya.objectstore import NotFound
+from polynya.lakehouse.slices import BASE_TYPES, BLOCK_BYTES, Block, Unreadable, base_columns, joined, read_blocks
+from polynya.wire.tables import FailedRange
 
 DLQ_TYPES: dict[str, pa.DataType] = {
     **{name: BASE_TYPES[name] for name in ("stream", "incarnation", "offset", "byte_offset", "timestamp", "append_time")},
@@ -52,7 +53,7 @@ class TaskResult(msgspec.Struct, frozen=True):
     file: File | None = None
     dead: File | None = None
     wishes: list[Column] = []
-    gone: str = ""  # a missing object of the plan
+    failed: list[FailedRange] = []  # ranges that cannot be read: nothing was written either
     seconds: float = 0.0  # duration of the task, without Spark
 
 
@@ -63,28 +64,55 @@ def run_task(job: Job, task: Task, blobs: Blobs) -> TaskResult:
     begin = time.perf_counter()
     columns, wishes = job.columns, list[Column]()
     records = size = 0
+    failed: list[Unreadable] = []
     try:
-        for block in read_blocks(blobs, task.ranges, task.shapes):
-            data, ends = joined(block)
-            size += len(data)
+        for block in read_blocks(blobs, task.ranges, task.shapes, failed):
+            if failed:
+                continue  # the others are only checked
             schema = Schema(columns, job.shapes[block.shape], discover=job.discover, full=job.full)
-            decoded = decode(data, ends, schema) if block.json else _undecoded(columns, len(ends))
-            if decoded.wishes:
-                columns = adopt(columns, decoded.wishes)
-                wishes += decoded.wishes
-            if not wishes:
-                out.add(block, data, ends, decoded)
+            try:
+                data, ends, decoded = _decoded(block, schema)
+                if not decoded.wishes and not wishes:
+                    out.add(block, data, ends, decoded)
+            except Exception as fault:
+                failed += _culprits(block, schema, fault)
+                continue
+            size += len(data)
             records += len(ends)
-        if wishes:
+            columns = adopt(columns, decoded.wishes)
+            wishes += decoded.wishes
+        if wishes or failed:
             out.abort()
-            return TaskResult(task.id, records, size, wishes=wishes)
+            return TaskResult(task.id, records, size, wishes=wishes, failed=[_failed(fault) for fault in failed])
         return TaskResult(task.id, records, size, *out.close(), seconds=time.perf_counter() - begin)
-    except NotFound as missing:
-        out.abort()
-        return TaskResult(task.id, records, size, gone=str(missing))
     except BaseException:
         out.abort()
         raise
+
+
+def _decoded(block: Block, schema: Schema) -> tuple[Any, Any, Decoded]:
+    data, ends = joined(block)
+    return data, ends, decode(data, ends, schema) if block.json else _undecoded(schema.columns, len(ends))
+
+
+def _culprits(block: Block, schema: Schema, fault: Exception) -> list[Unreadable]:
+    """Return the ranges of a block that fail alone. Raises `fault` if none does, or if it is no fault of records."""
+    if isinstance(fault, PolynyaError | OSError):
+        raise fault
+    found = []
+    for rows in block.parts:
+        try:
+            _decoded(Block([rows], block.shape, block.json), schema)
+        except Exception as own:
+            found.append(Unreadable(rows.part, f"{type(own).__name__}: {own}"[:300]))
+    if not found:
+        raise fault
+    return found
+
+
+def _failed(fault: Unreadable) -> FailedRange:
+    part = fault.part
+    return FailedRange(part.stream, part.uid, part.record + part.skip, claimed(part), part.pack, part.offset, fault.reason)
 
 
 def claimed_records(task: Task) -> int:
@@ -152,7 +180,11 @@ class _Writer:
             compression="zstd",
             compression_level=1,
             use_dictionary=_dictionary_columns(schema, sample),
-            write_statistics=[path for path in _leaf_paths(schema) if path.split(".")[0] not in UNMEASURED],
+            write_statistics=[
+                path
+                for path in _leaf_paths(schema)
+                if path.split(".")[0] not in UNMEASURED and not pa.types.is_decimal(schema.field(path.split(".")[0]).type)
+            ],
             store_schema=False,
             metadata_collector=self._metadata,
         )

@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 
-from polynya.base.errors import PolynyaError
+from polynya.base.errors import ConfigError, PolynyaError, Unavailable
 from polynya.lakehouse.blobs import open_blobs
-from polynya.lakehouse.commit import JobOutcome, Progress, RangesGone, Runner, repair, run_job
+from polynya.lakehouse.commit import JobOutcome, Progress, RangesFailed, Runner, repair, run_job, told_failure
 from polynya.lakehouse.coordinator import Coordinator, NoSuchTable
 from polynya.lakehouse.plan import Job, store_settings
 from polynya.lakehouse.stopping import Stopped, stop_on_signals
 from polynya.lakehouse.task import TaskResult
+from polynya.wire.tables import FailedRange
 
 JOBS_MAX = 1000  # per table and call, because streams may grow faster than they are compacted
 LAST_JOB_BYTES = 32 << 20  # for servers that omit `more`: a smaller job was not cut by the plan limit, so it was the last
-NEW_PLANS_MAX = 3  # for one table whose plans name missing objects
+RETRY_SECONDS = 1.0  # before ranges that failed are read again; doubles
 BACKOFF_SECONDS_MAX = 60.0
+_TRIES_AT_MOST = 3  # doublings of the pause
+_RANGES_TOLD = 5  # in one message
 
 RunnerFactory = Callable[[], Runner]
+
+
+class TablesFailed(PolynyaError):
+    """Some tables could not be brought up to date; `outcomes` are the jobs that were committed all the same."""
+
+    def __init__(self, outcomes: list[JobOutcome], faults: dict[str, Exception]) -> None:
+        super().__init__("; ".join(f"table '{name}': {_spoken(fault)}" for name, fault in faults.items()))
+        self.outcomes = outcomes
+        self.faults = faults
+
+
+class SetAside(PolynyaError):
+    """Ranges of a table were set aside: the rest of the table is up to date."""
+
+    def __init__(self, name: str, ranges: Collection[FailedRange]) -> None:
+        told = "; ".join(map(told_failure, list(ranges)[:_RANGES_TOLD]))
+        more = f"; and {len(ranges) - _RANGES_TOLD} more" if len(ranges) > _RANGES_TOLD else ""
+        super().__init__(f"cannot be read and was set aside: {told}{more}. See 'polynya table failures {name}'")
 
 
 class LazyRunner:
@@ -54,10 +76,12 @@ def compact(
     *,
     runner: LazyRunner | None = None,
     repaired: dict[str, str] | None = None,
+    skip: Collection[str] = (),
 ) -> list[JobOutcome]:
-    """Bring tables (default: all) up to the acknowledged data. Raises NoSuchTable and the errors of a job.
+    """Bring tables (default: all but `skip`) up to the acknowledged data. A fault of one table delays no other.
 
-    `repaired` keeps, across calls, the last result up to which each table's Delta logs were found complete.
+    Raises NoSuchTable, what stops every table, and at the end TablesFailed. `repaired` keeps, across calls, the last result up to
+    which each table's Delta logs were found complete.
     """
     own = runner or LazyRunner(factory)
     memory = {} if repaired is None else repaired
@@ -67,13 +91,23 @@ def compact(
             if name not in known:
                 raise NoSuchTable(f"there is no table '{name}'. The tables are: {', '.join(sorted(known)) or 'none'}")
         outcomes: list[JobOutcome] = []
+        faults: dict[str, Exception] = {}
         for name in tables or sorted(known):
-            done = _compact_table(coordinator, name, own, progress)
-            store = known[name].store
-            if not done and store is not None and memory.get(known[name].uid) != known[name].result:
-                repair(open_blobs(store_settings(store)), known[name])
-                memory[known[name].uid] = known[name].result
-            outcomes += done
+            if name in skip:
+                continue
+            before = len(outcomes)
+            try:
+                _compact_table(coordinator, name, own, progress, outcomes)
+                store = known[name].store
+                if len(outcomes) == before and store is not None and memory.get(known[name].uid) != known[name].result:
+                    repair(open_blobs(store_settings(store)), known[name])
+                    memory[known[name].uid] = known[name].result
+            except Exception as fault:
+                _check_others_can_go_on(coordinator, own, fault)
+                faults[name] = fault
+                progress("failed", f"table '{name}': {_spoken(fault)}")
+        if faults:
+            raise TablesFailed(outcomes, faults)
         return outcomes
     finally:
         if runner is None:
@@ -93,20 +127,20 @@ def run_worker(
     stop = stop or threading.Event()
     runner = LazyRunner(factory)
     repaired: dict[str, str] = {}
+    resting: dict[str, tuple[int, float]] = {}  # tables that failed: how often in a row, and until when they rest
     faults = 0
     try:
         with stop_on_signals():
             while not stop.is_set():
+                skip = [name for name, (_, until) in resting.items() if time.monotonic() < until]
                 try:
-                    compact(coordinator, tables, factory, progress, runner=runner, repaired=repaired)
-                    faults = 0
+                    compact(coordinator, tables, factory, progress, runner=runner, repaired=repaired, skip=skip)
+                    faults, resting = 0, {name: resting[name] for name in skip}
+                except TablesFailed as failed:
+                    faults, resting = 0, _rested(resting, skip, failed, interval_seconds)
                 except (PolynyaError, OSError) as fault:
                     faults += 1
                     progress("failed", f"{fault}; retrying in {_wait(interval_seconds, faults):.0f} s")
-                except Exception as fault:  # a Spark error: its session may be broken
-                    faults += 1
-                    runner.close()
-                    progress("failed", f"{type(fault).__name__}: {fault}; restarting Spark in {_wait(interval_seconds, faults):.0f} s")
                 stop.wait(_wait(interval_seconds, faults))
     except Stopped as stopped:
         progress("stopped", str(stopped) or "stop requested; the next run repeats unfinished work")
@@ -114,9 +148,10 @@ def run_worker(
         runner.close()
 
 
-def _compact_table(coordinator: Coordinator, name: str, runner: LazyRunner, progress: Progress) -> list[JobOutcome]:
-    outcomes: list[JobOutcome] = []
-    gone = 0
+def _compact_table(coordinator: Coordinator, name: str, runner: LazyRunner, progress: Progress, outcomes: list[JobOutcome]) -> None:
+    """Run jobs until the table is up to date. Raises SetAside at the end if it is but for some ranges."""
+    failed: dict[tuple[int, int], FailedRange] = {}
+    tries = 0
     for _ in range(JOBS_MAX):
         plan = coordinator.plan(name)
         if plan is None:
@@ -124,17 +159,53 @@ def _compact_table(coordinator: Coordinator, name: str, runner: LazyRunner, prog
         blobs = open_blobs(store_settings(plan.store))
         try:
             outcomes.append(run_job(plan, coordinator, runner, blobs, progress))
-        except RangesGone as missing:
-            gone += 1
-            if gone >= NEW_PLANS_MAX:
-                raise RangesGone(f"{missing}, and new plans of the server name it again: its object store has lost it") from None
-            progress("abandoned", f"{missing}: requesting a new plan")
-            coordinator.abandon(name, plan.table.uid, plan.job, str(missing))
+        except RangesFailed as fault:
+            failed |= {(each.uid, each.record): each for each in fault.ranges}
+            progress("abandoned", f"{fault}: requesting a new plan")
+            coordinator.fail(name, plan.table.uid, plan.job, fault.ranges)
+            time.sleep(RETRY_SECONDS * 2 ** min(tries, _TRIES_AT_MOST))
+            tries += 1
             continue
+        tries = 0
+        for part in plan.ranges:
+            failed.pop((part.uid, part.record + part.skip), None)  # it could be read after all
         more = outcomes[-1].bytes >= LAST_JOB_BYTES if plan.more is None else plan.more
         if not more:
             break
-    return outcomes
+    if failed:
+        aside = coordinator.aside(name)  # others belong to streams that ended meanwhile
+        lost = [each for (uid, record), each in failed.items() if (uid, record) in aside]
+        if lost:
+            raise SetAside(name, lost)
+
+
+def _check_others_can_go_on(coordinator: Coordinator, runner: LazyRunner, fault: Exception) -> None:
+    """Raise the fault again if it is no table's own."""
+    if isinstance(fault, ConfigError):
+        raise fault
+    if isinstance(fault, Unavailable):
+        try:
+            coordinator.tables()
+        except PolynyaError:
+            raise fault from None
+    if not isinstance(fault, PolynyaError | OSError):
+        runner.close()  # a Spark error: its session may be broken
+
+
+def _rested(
+    resting: dict[str, tuple[int, float]], skipped: Collection[str], failed: TablesFailed, interval_seconds: float
+) -> dict[str, tuple[int, float]]:
+    """Return when each failed table is tried again: later after each failure in a row."""
+    made = {name: resting[name] for name in skipped}
+    for name in failed.faults:
+        times = resting.get(name, (0, 0.0))[0] + 1
+        made[name] = (times, time.monotonic() + _wait(interval_seconds, times))
+    return made
+
+
+def _spoken(fault: Exception) -> str:
+    told = str(fault) if isinstance(fault, PolynyaError | OSError) else ""
+    return told or f"{type(fault).__name__}: {fault}"
 
 
 def _wait(interval_seconds: float, faults: int) -> float:

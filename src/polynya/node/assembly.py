@@ -18,6 +18,7 @@ from polynya.admin.disk_health import DataDisk
 from polynya.admin.health import Health
 from polynya.admin.listeners import Backends, Listeners
 from polynya.admin.store_checks import StoreChecks
+from polynya.admin.table_watcher import TableWatcher
 from polynya.backup.copies import CompleteMark
 from polynya.base.errors import ConfigError, CorruptData, PolynyaError
 from polynya.base.limits import HOT_BYTES_PER_CORE
@@ -172,11 +173,14 @@ class Assembly:
         hosts = NodeHosts(self._start.config.cluster, self._maps)
         behind = Backends(tables, mounts, read_object, checks, backups, self._operations, hosts)
         self._listeners = Listeners(self._start, self.service, behind, self._health, self._keeper)
+        watcher = TableWatcher(self._listeners.tables, lambda: 0 in self._engine.local.led)
+        self._health.registry.add(watcher.samples)
         await self._listeners.open()
         if self._start.kafka_port:
             self._kafka = kafka_front(self._start, self.service, self._maps)
             self._health.registry.add(metric_sources.counted(self._kafka.counters, metric_sources.KAFKA))
             await open_kafka(self._kafka, self._start)
+        self._spawn(watcher.run())
         await self._subscriptions.start(_ended)
 
     async def meet(self) -> None:

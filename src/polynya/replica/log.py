@@ -7,7 +7,8 @@ import msgspec
 from polynya.base.errors import InvalidMessage
 from polynya.base.limits import APPEND_BYTES_MAX, MIB
 from polynya.base.msgpack import array_head
-from polynya.stream.commands import AnyCommand, Command
+from polynya.stream.any_command import AnyCommand
+from polynya.stream.commands import Command
 from polynya.stream.sense import fault_of
 
 ENTRY_BYTES_MAX = APPEND_BYTES_MAX + 7 * MIB  # the largest append plus its record lengths; also the limit of messages between nodes

@@ -5,21 +5,28 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import msgspec
 
-from polynya.base.names import canonical_prefix
+from polynya.base.errors import PolynyaError
+from polynya.base.names import canonical_prefixes, spelled_name
 from polynya.service.routing import messages
 from polynya.service.routing.service import NodeService
-from polynya.stream.commands import ClaimRanges, TableAbandon, TableCommit, TableCreate, TableOpen, TablePlanned
+from polynya.stream.commands import ClaimRanges, TableAbandon, TableCommit, TableOpen, TablePlanned
 from polynya.stream.placement import META_GROUP
 from polynya.stream.replies import Code
+from polynya.stream.rules.table_failures import FAILURES_MAX, Failure
+from polynya.stream.rules.table_watches import covers
 from polynya.stream.rules.tables import ClaimedRange, Lag, Table
+from polynya.stream.table_commands import TableFail, TableMake, TableRetry, WatchStreams
 
 JOB_BYTES_MAX = 4 << 30  # payload of one job over all groups; the driver calls again for the rest
 JOB_SLICES_MAX = 50_000  # approximate limit of slices of one job: each is a row of the plan, assembled in one step
 SLICE_COST = 96  # minimum bytes of a slice in the budget, besides its payload
+FailedRow = tuple[int, str, int, int, str, int, str]  # as in `TableFail.ranges`
+COLUMN_TYPES = ("long", "double", "decimal", "string", "timestamptz", "boolean")
+COLUMNS_MAX = 500  # declared columns of a table, as many as it can have
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
 _RANGES: msgspec.msgpack.Decoder[list[ClaimedRange]] = msgspec.msgpack.Decoder(list[ClaimedRange])
 _TABLE: msgspec.msgpack.Decoder[Table] = msgspec.msgpack.Decoder(Table)
@@ -53,7 +60,7 @@ class Tables:
         self._flush = flush
         self._planning: dict[int, asyncio.Lock] = {}
 
-    async def create(self, name: str, prefix: str) -> tuple[Table, bool]:
+    async def create(self, name: str, prefix: str, *, hold: bool = False, columns: Sequence[tuple[str, str]] = ()) -> tuple[Table, bool]:
         """Create a table. Return it, and True if it is new."""
         if not NAME.fullmatch(name) or name.endswith("__dlq"):
             raise TableRefused(
@@ -61,18 +68,36 @@ class Tables:
                 "TABLE_NAME",
                 f"'{name}' is not a valid table name: use at most 63 letters, digits and '_', with no digit first and no '__dlq' at the end",
             )
+        wrong = [f"{field}:{kind}" for field, kind in columns if kind not in COLUMN_TYPES or not field]
+        if wrong or len(columns) > COLUMNS_MAX:
+            raise TableRefused(
+                400,
+                "TABLE_COLUMN",
+                f"'{wrong[0]}' declares no column; expected a field and one of {', '.join(COLUMN_TYPES)}"
+                if wrong
+                else f"{len(columns)} columns are declared; at most {COLUMNS_MAX} can be",
+            )
         service = self._service
         try:
-            canonical = canonical_prefix(prefix)
+            prefixes = canonical_prefixes(prefix)
         except ValueError as error:
             raise TableRefused(400, "TABLE_PREFIX", str(error)) from None
-        reply = await service.call(META_GROUP, TableCreate(name, canonical, service.now_ms()))
+        command = TableMake(name, prefixes, prefix, hold, list(columns), service.now_ms())
+        reply = await service.call(META_GROUP, command)
         table = _table(reply.detail)
         if reply.code == Code.EXISTS_DIFFERENT:
-            raise TableRefused(
-                409, "TABLE_EXISTS", f"table '{table.name}' with the prefix '{table.prefix}' exists; choose another name and prefix"
-            )
+            raise TableRefused(409, "TABLE_EXISTS", _conflict(table, command))
+        await self._watch(table, range(1, service.groups + 1))
         return table, reply.code == Code.CREATED
+
+    async def _watch(self, table: Table, groups: Iterable[int]) -> None:
+        """Tell groups of the table. One that cannot take it now is told by the next plan."""
+        service = self._service
+        command = WatchStreams(table.uid, table.prefixes, table.hold, service.now_ms())
+        told = await asyncio.gather(*(service.call(group, command) for group in groups), return_exceptions=True)
+        for fault in told:
+            if isinstance(fault, BaseException) and not isinstance(fault, PolynyaError):
+                raise fault
 
     async def all(self) -> list[Table]:
         tables: list[Table] = await self._service.ask_tables()
@@ -91,6 +116,7 @@ class Tables:
             total.streams += lag.streams
             total.records += lag.records
             total.skipped += lag.skipped
+            total.lost += lag.lost
             if lag.since_ms:
                 total.since_ms = min(total.since_ms or lag.since_ms, lag.since_ms)
         return total
@@ -108,9 +134,14 @@ class Tables:
         service, lags = self._service, list[Lag]()
         again = table.open and table.planned
         if not again:
-            await self._flush(table.prefix)
+            for prefix in table.prefixes:
+                await self._flush(prefix)
             lags = await self._lags(table)
-            if not any(lag.records for lag in lags):
+            unwatched = [lag.group for lag in lags if not lag.watched and lag.group]
+            if unwatched:
+                await self._watch(table, unwatched)
+            retried = any(failure.again for failure in table.failures)
+            if not retried and not any(lag.records for lag in lags):
                 return None
         reply = await service.call(META_GROUP, TableOpen(table.uid, service.now_ms()))
         table = _table(reply.detail)
@@ -118,6 +149,7 @@ class Tables:
             await service.call(META_GROUP, TableAbandon(table.uid, table.job))
             table = _table((await service.call(META_GROUP, TableOpen(table.uid, service.now_ms()))).detail)
         ranges, more = await self._claim(table, shares(lags, service.groups))
+        ranges = left_over(ranges, [failure for failure in table.failures if failure.aside])
         if not table.planned:
             done = await service.call(META_GROUP, TablePlanned(table.uid, table.job))
             if done.code != Code.OK:
@@ -131,9 +163,19 @@ class Tables:
         """Return the ranges of the job, and True if a group may have more than its share of bytes."""
         service = self._service
         longer = await self._longer(table)
+        again = [(each.stream, each.uid, each.record, each.end) for each in table.failures if each.again]
         ranges, more = list[ClaimedRange](), False
         claims = (
-            ClaimRanges(table.uid, table.job, table.committed, table.prefix, longer, share[group], not table.planned)
+            ClaimRanges(
+                table.uid,
+                table.job,
+                table.committed,
+                table.prefix,
+                longer,
+                share[group],
+                not table.planned,
+                [each for each in again if each[1] >> 48 == group],
+            )
             for group in range(1, service.groups + 1)
         )
         replies = await asyncio.gather(*(service.call(group, claim) for group, claim in enumerate(claims, 1)))
@@ -148,7 +190,28 @@ class Tables:
 
     async def _longer(self, table: Table) -> list[str]:
         """Return the prefixes of other tables under this table's prefix. Their streams belong to those tables."""
-        return [other.prefix for other in await self.all() if other.uid != table.uid and other.prefix.startswith(table.prefix)]
+        return [
+            prefix
+            for other in await self.all()
+            if other.uid != table.uid
+            for prefix in other.prefixes
+            if prefix.startswith(tuple(table.prefixes))
+        ]
+
+    async def overlaps(self, table: Table) -> tuple[list[Table], list[Table]]:
+        """Return the tables that take streams under this table's prefix, and those that it takes streams from."""
+        others = [other for other in await self.all() if other.uid != table.uid]
+        inner = [each for each in others if any(prefix.startswith(tuple(table.prefixes)) for prefix in each.prefixes)]
+        outer = [each for each in others if any(prefix.startswith(tuple(each.prefixes)) for prefix in table.prefixes)]
+        return inner, outer
+
+    async def names(self, table: Table, limit: int) -> list[str]:
+        """Return the first canonical names of the streams that the table covers."""
+        longer = await self._longer(table)
+        found: set[str] = set()
+        for prefix in table.prefixes:
+            found |= {facts.name for facts in await self._service.list_streams(prefix, "", limit + len(longer))}
+        return sorted(name for name in found if covers(name, table.prefixes, longer))[:limit]
 
     async def commit(self, command: TableCommit) -> Table:
         reply = await self._service.call(META_GROUP, command)
@@ -160,6 +223,28 @@ class Tables:
                 409, "JOB_CONFLICT", f"job {command.job} cannot commit: the table is at job {table.committed}, or its base has changed"
             )
         return table
+
+    async def fail(self, table: int, job: int, ranges: list[FailedRow]) -> Table:
+        """Count failures of ranges of the open job, and abandon it."""
+        service = self._service
+        reply = await service.call(META_GROUP, TableFail(table, job, ranges, service.now_ms()))
+        if reply.code == Code.NOT_FOUND:
+            raise TableRefused(404, "TABLE_NOT_FOUND", "there is no such table")
+        if reply.code == Code.TOO_MANY:
+            raise TableRefused(
+                409,
+                "TABLE_FAILURES",
+                f"more than {FAILURES_MAX} ranges of the table cannot be read: check the object store with 'polynya store verify'",
+            )
+        return _table(reply.detail)
+
+    async def retry(self, name: str) -> Table:
+        """Put the ranges that are set aside into the table's next job."""
+        service = self._service
+        table = await self.find(name)
+        async with self._planning.setdefault(table.uid, asyncio.Lock()):
+            reply = await service.call(META_GROUP, TableRetry(table.uid, service.now_ms()))
+        return _table(reply.detail)
 
     async def abandon(self, table: int, job: int) -> Table:
         reply = await self._service.call(META_GROUP, TableAbandon(table, job))
@@ -178,6 +263,44 @@ def shares(lags: Sequence[Lag], groups: int) -> dict[int, int]:
                 each = lag.bytes // lag.slices + SLICE_COST if lag.slices else 0
                 found[lag.group] = max(1, min(found[lag.group], each * lag.slices * JOB_SLICES_MAX // slices))
     return found
+
+
+def left_over(ranges: Sequence[ClaimedRange], aside: Sequence[Failure]) -> list[ClaimedRange]:
+    """Return the ranges without the records that are set aside."""
+    left: list[ClaimedRange] = []
+    for part in ranges:
+        last = part.slices[-1]
+        begin = max(part.first, part.slices[0].record)
+        stop = part.end or last.record + last.records
+        own = sorted((each.record, each.end) for each in aside if each.uid == part.uid)
+        if not own:
+            left.append(part)
+            continue
+        for gone, resume in [*own, (stop, stop)]:
+            if begin < min(gone, stop):
+                left.append(_piece(part, begin, min(gone, stop)))
+            begin = max(begin, resume)
+    return left
+
+
+def _piece(part: ClaimedRange, begin: int, end: int) -> ClaimedRange:
+    slices = [cold for cold in part.slices if cold.record < end and cold.record + cold.records > begin]
+    return ClaimedRange(part.uid, part.name, part.content_type, part.encoding, slices, begin, end)
+
+
+def shown_prefix(table: Table) -> str:
+    """Return the table's prefix as its user spelled it."""
+    return table.typed or spelled_name(table.prefix)
+
+
+def _conflict(table: Table, asked: TableMake) -> str:
+    """Return why a table cannot be created beside another one."""
+    known = f"table '{table.name}' with the prefix '{shown_prefix(table)}' exists"
+    if table.name != asked.name:
+        return f"{known} and takes these streams; choose a longer or a shorter prefix"
+    if table.prefixes == asked.prefixes:
+        return f"{known} with other options; choose another name and prefix"
+    return f"{known}; choose another name and prefix"
 
 
 def _table(detail: object) -> Table:

@@ -362,6 +362,7 @@ class ClaimRanges(Command, tag=65, frozen=True, gc=False):
     without: list[str]
     bytes_max: int
     fresh: bool
+    again: list[tuple[str, int, int, int]] = []  # (name, uid, record, end): set aside, to be read again
 
 
 class MetaSet(Command, tag=80, frozen=True, gc=False):
@@ -536,60 +537,3 @@ class Bundle(Command, tag=99, frozen=True, gc=False):
     batch's place is the entry's place plus its number here. The reply's detail has the replies. Level 3 with a `Produce`."""
 
     commands: list[Append | Produce]
-
-
-AnyCommand = (
-    Create
-    | Append
-    | Delete
-    | Expire
-    | Touch
-    | Trim
-    | SetRetention
-    | Produce
-    | ProducerIds
-    | PinSource
-    | ConfirmPin
-    | Unpin
-    | RefuseAttempt
-    | Acknowledge
-    | PublishSlices
-    | PackWritten
-    | ReleasePack
-    | PackDeleted
-    | ReplaceSlices
-    | Evict
-    | Return
-    | SubscriptionPut
-    | SubscriptionStreams
-    | SubscriptionDelete
-    | SubscriptionLinked
-    | SubscriptionEvent
-    | LinkSubscription
-    | UnlinkSubscription
-    | AckLinks
-    | TableCreate
-    | TableOpen
-    | TablePlanned
-    | TableCommit
-    | TableAbandon
-    | ClaimRanges
-    | MetaSet
-    | BucketRetention
-    | ClusterBorn
-    | NodeAdd
-    | NodeSet
-    | NodeAnnounce
-    | PlaceGroup
-    | GroupPlaced
-    | SetBalancing
-    | MetaChange
-    | SetLevel
-    | ReaderAdd
-    | NodePromote
-    | TopicPut
-    | TopicReady
-    | TopicDrop
-    | TopicGone
-    | Bundle
-)

@@ -49,6 +49,8 @@ from polynya.stream.rules import (
     meta,
     publishing,
     retention,
+    table_failures,
+    table_watches,
     tables,
     topics,
     trimming,
@@ -62,6 +64,7 @@ from polynya.stream.state.index import Index
 from polynya.stream.state.model import HotBatch, Pack, PackReference, Stream
 from polynya.stream.subscriptions import links
 from polynya.stream.subscriptions.state import SubscriptionState
+from polynya.stream.table_commands import TableFail, TableMake, TableRetry, WatchStreams
 
 _UID = attrgetter("uid")
 
@@ -94,6 +97,7 @@ class Machine:
         self.packs: dict[str, Pack] = {}  # packs whose home group this is
         self.released: dict[str, None] = {}  # packs that this group has released and must never hold again, oldest first
         self.tables: dict[int, tables.Table] = {}  # meta group only
+        self.watches: dict[int, table_watches.Watch] = {}  # tables that a stream group was told of
         self.claimed_jobs: dict[int, int] = {}  # table -> the latest job that claimed here
         self.subscriptions = SubscriptionState()
         self.meta: dict[str, bytes] = {}  # meta group only
@@ -303,6 +307,10 @@ _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     TableCommit: tables.apply_commit,
     TableAbandon: tables.apply_abandon,
     ClaimRanges: tables.apply_claim,
+    TableMake: tables.apply_make,
+    TableFail: table_failures.apply_fail,
+    TableRetry: table_failures.apply_retry,
+    WatchStreams: table_watches.apply_watch,
     **links.RULES,
     **eviction.RULES,
     **feature_level.RULES,

@@ -79,6 +79,7 @@ from polynya.stream.commands import (
     Unpin,
 )
 from polynya.stream.placement import NODE_NUMBER_MAX, REPLICAS_MAX
+from polynya.stream.table_commands import TableFail, TableMake, TableRetry, WatchStreams
 
 Span = tuple[int, int]
 TIME_MAX = 253_402_300_799_999  # ms: the end of the year 9999, the last date that can be written
@@ -165,6 +166,10 @@ SPANS: dict[type, dict[str, Span]] = {
     TableCommit: {"table": _ANY, "job": _ANY, "rows": _AMOUNT, "dlq_rows": _AMOUNT, "now_ms": _TIME},
     TableAbandon: {"table": _ANY, "job": _ANY},
     ClaimRanges: {"table": _WIDE, "job": _COUNTER, "committed": _COUNTER, "bytes_max": _ANY},
+    TableMake: {"now_ms": _TIME},
+    TableFail: {"table": _ANY, "job": _ANY, "now_ms": _TIME},
+    TableRetry: {"table": _ANY, "now_ms": _TIME},
+    WatchStreams: {"table": _WIDE, "now_ms": _TIME},
     BucketRetention: {"now_ms": _TIME},
     NodeRecord: {"id": (1, NODE_NUMBER_MAX), "cores": _NODE, "state": (NodeState.ACTIVE, NodeState.REMOVED), "replaces": _NODE},
     Placement: {"first": (1, NODE_NUMBER_MAX), "epoch": _COUNTER},
@@ -187,6 +192,8 @@ ROWS: dict[type, tuple[str, tuple[Span | None, ...]]] = {
     PublishSlices: ("slices", (_WIDE, None)),
     ReplaceSlices: ("replacements", (_WIDE, None)),
     AckLinks: ("acks", (None, _WIDE, _FROM_TAIL, _FROM_TAIL)),
+    ClaimRanges: ("again", (None, _WIDE, _COUNTER, _COUNTER)),
+    TableFail: ("ranges", (_WIDE, None, _COUNTER, _COUNTER, None, _COUNTER, None)),
 }
 
 
@@ -368,6 +375,10 @@ def _goal(command: PlaceGroup) -> str:
     return f"the goal of a group has an invalid node id: {strange[0]}" if strange else ""
 
 
+def _prefixes(prefixes: list[str]) -> str:
+    return "" if prefixes else "a table needs a prefix; it has none"
+
+
 def _scope(command: MetaChange) -> str:
     if not command.scope or "/" in command.scope:
         return f"'{command.scope[:100]}' is not a valid settings scope: a scope is a non-empty word without a slash"
@@ -413,4 +424,6 @@ _RULES: dict[type, Callable[[Any], str]] = {
     MetaSet: _key,
     SetLevel: _level,
     **dict.fromkeys((TopicPut, TopicReady, TopicDrop, TopicGone), _topic),
+    TableMake: lambda command: _prefixes(command.prefixes),
+    WatchStreams: lambda command: _prefixes(command.prefixes),
 }

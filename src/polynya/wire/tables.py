@@ -41,3 +41,23 @@ class AbandonRequest(msgspec.Struct, frozen=True):
     uid: str
     job: Number
     reason: str = ""
+
+
+class FailedRange(msgspec.Struct, frozen=True):
+    """A range of a job that could not be read."""
+
+    stream: str  # as in the plan
+    uid: Number
+    record: Number
+    records: Number
+    pack: str
+    offset: Number
+    reason: str
+
+
+class FailRequest(msgspec.Struct, frozen=True):
+    """A request to count failures of the job's ranges, and to abandon the job."""
+
+    uid: str
+    job: Number
+    ranges: Annotated[list[FailedRange], msgspec.Meta(min_length=1, max_length=10_000)]

@@ -2,7 +2,7 @@
 
 import { askJson, curl, url } from "./api.js";
 import { h, put } from "./dom.js";
-import { count, instant, visible } from "./format.js";
+import { count, duration, instant, visible } from "./format.js";
 import { freshness } from "./tables.js";
 
 const POLL_MS = 5000;
@@ -81,8 +81,12 @@ export function open(place, shell) {
       number("Streams", count(table.streams)),
       number("Freshness", freshness(table)),
       number("Records behind", count(table.records_behind)),
+      number("Ranges set aside", count(table.ranges_aside)),
+      number("Files", table.files === null ? "unknown" : count(table.files)),
+      number("Fields without a column", table.fields_without_column === null ? "unknown" : count(table.fields_without_column.length)),
       number("Jobs", count(table.job)),
       number("Last job", table.committed_ms ? instant(table.committed_ms) : "never"),
+      number("Last job took", table.job_seconds === null ? "unknown" : duration(table.job_seconds)),
     );
     const where = (label, value) => h("div", {}, h("dt", {}, label), h("dd", {}, h("code", {}, value || "not synced yet")));
     put(

@@ -117,8 +117,12 @@ function refresh(element, table) {
   put(last, table.committed_ms ? instant(table.committed_ms) : "never");
 }
 
-/** Return a badge for a table's lag behind its streams. */
+/** Return a badge for the ranges that are set aside, else for a table's lag behind its streams. */
 export function freshness(table) {
+  if (table.ranges_aside) {
+    const title = `${count(table.records_aside)} records cannot be read: polynya table failures ${table.name}`;
+    return h("span", { class: "mark warn", title }, `${count(table.ranges_aside)} set aside`);
+  }
   if (!table.records_behind) return h("span", { class: "mark good" }, "up to date");
   const kind = table.behind_seconds > 3600 ? "warn" : "";
   return h("span", { class: `mark ${kind}`, title: `${count(table.records_behind)} records` }, `${duration(table.behind_seconds)} behind`);

@@ -10,6 +10,7 @@ from polynya.service.streams.feeds import Feeds
 from polynya.stream.commands import Command, Create, Touch
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
+from polynya.stream.rules.table_watches import held_from
 from polynya.stream.rules.writes import judge_known
 from polynya.stream.state.model import Stream
 
@@ -109,7 +110,7 @@ class Lifetimes:
         if machine is None:  # it has just left
             return []
         timed = (stream for stream in machine.streams.values() if stream.ttl_seconds is not None or stream.expires_at_ms is not None)
-        over = (stream for stream in timed if not stream.deleted and self.is_over(machine, stream))
+        over = (each for each in timed if not each.deleted and self.is_over(machine, each) and held_from(machine, each) is None)
         return [(group, stream) for stream in islice(over, EXPIRIES_MAX)]
 
     def _groups(self) -> Iterator[int]:

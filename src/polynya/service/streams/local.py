@@ -41,6 +41,7 @@ from polynya.stream.machine import Machine
 from polynya.stream.read_plan import ColdPiece, HotPiece, Inherited, ReadPlan, ReadRefused, cut
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.rules.eviction import evicted_view, where_of
+from polynya.stream.rules.table_watches import held_from
 from polynya.stream.rules.tables import Lag, Table, lag_of
 from polynya.stream.state.model import ColdSlice, Stream
 
@@ -211,7 +212,8 @@ class LocalGroups:
         return True
 
     def _expire(self, group: int, stream: Stream) -> None:
-        self._propose_settling(group, Expire(stream.name, stream.uid, stream.activity_ms, self.now_ms()), _ignore)
+        if held_from(self.machines[group], stream) is None:
+            self._propose_settling(group, Expire(stream.name, stream.uid, stream.activity_ms, self.now_ms()), _ignore)
 
     # --- proposals -------------------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,8 @@ from polynya.service.routing.service import NodeService
 from polynya.stream.commands import Retention, Trim
 from polynya.stream.machine import Machine
 from polynya.stream.rules.eviction import ghosts
-from polynya.stream.rules.retention import RetentionCut, cut_of, is_due, retention_of, slack_ms
+from polynya.stream.rules.retention import RetentionCut, cut_of, held_back, is_due, retention_of, slack_ms
+from polynya.stream.rules.table_watches import held_from
 from polynya.stream.state.model import Stream
 
 log = logging.getLogger("polynya.service")
@@ -50,6 +51,7 @@ class RetentionJob:
         self.counters = RetentionJobCounters()
         self._service = service
         self._buckets: dict[str, Retention] = {}
+        self._committed: dict[int, int] = {}  # table → its last committed job, if tables hold records
         self._passes = 0
         self._back: dict[int, dict[str, Retention]] = {}  # group → name → retention of evicted streams to trim
         self._left = 0  # cuts left in this pass
@@ -61,6 +63,8 @@ class RetentionJob:
         """Run one pass, and return the number of streams trimmed. Failed trims are left for the next round."""
         if self._passes % BUCKETS_EVERY == 0:
             self._buckets = await self._service.buckets()
+            if any(watch.hold for machine in self._service.local.led.values() for watch in machine.watches.values()):
+                self._committed = {table.uid: table.committed for table in await self._service.ask_tables()}
         self._passes += 1
         cuts: dict[int, list[tuple[int, int, int]]] = {}
         self._back = {}
@@ -115,7 +119,8 @@ class RetentionJob:
         if stream.deleted:
             return
         now_ms = self._service.now_ms()
-        cut = cut_of(stream, retention, now_ms)
+        machine = self._service.local.led[group]
+        cut = held_back(stream, cut_of(stream, retention, now_ms), held_from(machine, stream, self._committed))
         if cut.boundary is not None:
             cuts.setdefault(group, []).append((stream.uid, *cut.boundary))
             self._left -= max(1, cut.entries * CUTS_MAX // ENTRIES_AT_ONCE)

@@ -11,6 +11,7 @@ A stub holds what lists, lookups and tables need. Only streams that need no back
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from sys import intern
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ from polynya.stream.commands import (
     Trim,
 )
 from polynya.stream.replies import Code, Reply
+from polynya.stream.rules.table_watches import covers
 from polynya.stream.state import index
 from polynya.stream.state.feature_level import level_of
 from polynya.stream.state.model import Evicted, Stream, StreamExtras, TableClaim
@@ -282,7 +284,7 @@ def needed_by(machine: Machine, command: Command) -> Iterator[str]:
     elif isinstance(command, LinkSubscription):
         names = _watched_by(machine, command)
     elif isinstance(command, ClaimRanges):
-        names = _claimed_by(machine, command)
+        names = chain(_claimed_by(machine, command), (again[0] for again in command.again))
     else:
         return iter(())
     return (name for name in names if name in evicted)
@@ -300,8 +302,10 @@ def _watched_by(machine: Machine, command: LinkSubscription) -> Iterator[str]:
 def _claimed_by(machine: Machine, command: ClaimRanges) -> Iterator[str]:
     if not command.fresh:
         return
+    watch = machine.watches.get(command.table)
+    prefixes = [command.prefix] if watch is None else watch.prefixes
     for name, stub in stubs(machine):
-        if lags(stub, command.table) and name.startswith(command.prefix) and not any(map(name.startswith, command.without)):
+        if lags(stub, command.table) and covers(name, prefixes, command.without):
             yield name
 
 

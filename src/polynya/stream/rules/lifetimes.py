@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from polynya.stream.commands import Delete, Expire, Touch, Unpin
 from polynya.stream.replies import Code, Reply
+from polynya.stream.rules.table_watches import count_lost, held_from
 from polynya.stream.rules.trimming import past_of, release_past, release_trimmed
 from polynya.stream.state import index
 from polynya.stream.state.effects import TailMoved
@@ -60,7 +61,8 @@ def apply_delete(machine: Machine, command: Delete, place: int) -> Reply:
 
 
 def apply_expire(machine: Machine, command: Expire, place: int) -> Reply:
-    """Delete a stream whose time has passed. Refusals: ACTIVE, NOT_FOUND, GONE, EVICTED."""
+    """Delete a stream whose time has passed. Refusals: ACTIVE, HELD (by a table), NOT_FOUND, GONE,
+    EVICTED."""
     stream = machine.streams.get(command.name)
     if stream is None:
         return machine.absent(command.name)
@@ -70,6 +72,8 @@ def apply_expire(machine: Machine, command: Expire, place: int) -> Reply:
         return tail_reply(Code.GONE, stream)
     if not is_expired(stream, command.now_ms) or (stream.expires_at_ms is None and stream.activity_ms > command.activity_ms):
         return tail_reply(Code.ACTIVE, stream)
+    if held_from(machine, stream) is not None:
+        return tail_reply(Code.HELD, stream)
     reply = tail_reply(Code.OK, stream)
     release(machine, stream, command.now_ms)
     _tell_gone(machine, reply)
@@ -95,6 +99,7 @@ def apply_touch(machine: Machine, command: Touch, place: int) -> Reply:
 def release(machine: Machine, stream: Stream, now_ms: int) -> None:
     """Delete the stream: softly while forks need it, else at once."""
     machine.changes.streams.add(stream.uid)
+    count_lost(machine, stream)
     if stream.links is not None:
         forget_stream(machine.subscriptions, stream)
     if stream.pins:

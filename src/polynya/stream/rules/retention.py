@@ -12,7 +12,7 @@ from polynya.stream.commands import BucketRetention, Retention, SetRetention
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.eviction import where_of
 from polynya.stream.rules.lifetimes import is_surely_expired, tail_reply
-from polynya.stream.rules.trimming import Boundary, extras_of, tidy
+from polynya.stream.rules.trimming import Boundary, boundary, extras_of, tidy
 from polynya.stream.state import index
 from polynya.stream.state.model import Stream
 
@@ -98,6 +98,19 @@ def cut_of(stream: Stream, retention: Retention, now_ms: int) -> RetentionCut:
         assert stream.cold is not None
         entries, found = ENTRIES_MAX, index.begin_of(stream.cold, ENTRIES_MAX)
     return RetentionCut(found if found[0] > stream.first_record else None, entries, inside_ms, inside_byte)
+
+
+def held_back(stream: Stream, cut: RetentionCut, held: int | None) -> RetentionCut:
+    """Return the cut without the records from `held` on, which a table still needs (None: none).
+
+    A cut inside a piece waits: where it would end is not known before the read.
+    """
+    if held is None or cut is _NOTHING:
+        return cut
+    if cut.boundary is not None and cut.boundary[0] <= held:
+        return RetentionCut(cut.boundary, cut.entries)
+    found = None if cut.boundary is None or held <= stream.first_record else boundary(stream, (held, 0))
+    return _NOTHING if found is None else RetentionCut(found, index.entries_before(stream.cold, held))
 
 
 def is_due(ghost: Stream, retention: Retention, now_ms: int) -> bool:

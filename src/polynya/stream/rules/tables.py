@@ -17,8 +17,11 @@ import msgspec
 from polynya.stream.commands import ClaimRanges, ColdSlice, TableAbandon, TableCommit, TableCreate, TableOpen, TablePlanned
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.eviction import lags, stubs
-from polynya.stream.state import index, record_gaps
+from polynya.stream.rules.table_failures import Failure, settle
+from polynya.stream.rules.table_watches import covers
+from polynya.stream.state import feature_level, index, record_gaps
 from polynya.stream.state.model import Stream, TableClaim
+from polynya.stream.table_commands import TableMake
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
@@ -45,6 +48,15 @@ class Table(msgspec.Struct, array_like=True, gc=False):
     rows: int = 0
     dlq_rows: int = 0
     result: str = ""  # key of the last committed job's result object
+    others: list[str] = []  # more prefixes of canonical stream names
+    typed: str = ""  # the prefix as its user spelled it; "" in tables of earlier releases
+    hold: bool = False
+    columns: list[tuple[str, str]] = []  # declared types: (field, type)
+    failures: list[Failure] = []
+
+    @property
+    def prefixes(self) -> list[str]:
+        return [self.prefix, *self.others]
 
     @property
     def open(self) -> bool:
@@ -52,13 +64,15 @@ class Table(msgspec.Struct, array_like=True, gc=False):
 
 
 class ClaimedRange(msgspec.Struct, array_like=True, gc=False):
-    """A stream's part of a job: whole slices of its index."""
+    """A stream's part of a job: slices of its index, without the records before `first` and from `end` on (0: to their end)."""
 
     uid: int
     name: str
     content_type: str
     encoding: int
     slices: list[ColdSlice]
+    first: int = 0
+    end: int = 0
 
 
 class Lag(msgspec.Struct, array_like=True, gc=False):
@@ -71,6 +85,8 @@ class Lag(msgspec.Struct, array_like=True, gc=False):
     group: int = 0
     slices: int = 0  # cold slices that hold those records …
     bytes: int = 0  # … and their payload
+    lost: int = 0  # records of streams that ended before the table took them
+    watched: bool = False  # the group knows the table, and counts them
 
 
 def apply_create(machine: Machine, command: TableCreate, place: int) -> Reply:
@@ -81,6 +97,22 @@ def apply_create(machine: Machine, command: TableCreate, place: int) -> Reply:
             return Reply(Code.EXISTS if same else Code.EXISTS_DIFFERENT, table.uid, detail=table)
     uid = machine.next_uid()
     machine.tables[uid] = table = Table(uid, command.name, command.prefix, command.now_ms)
+    return Reply(Code.CREATED, uid, detail=table)
+
+
+def apply_make(machine: Machine, command: TableMake, place: int) -> Reply:
+    """Create a table, as `apply_create` does. A table that shares a prefix, or has the name with other options, is different."""
+    machine.level = max(machine.level, feature_level.level_of(TableMake))  # see `apply_evict`
+    options = (command.hold, command.columns)
+    for table in machine.tables.values():
+        same = table.name == command.name and table.prefixes == command.prefixes and (table.hold, table.columns) == options
+        if same or table.name == command.name or set(table.prefixes) & set(command.prefixes):
+            return Reply(Code.EXISTS if same else Code.EXISTS_DIFFERENT, table.uid, detail=table)
+    uid = machine.next_uid()
+    table = Table(uid, command.name, command.prefixes[0], command.now_ms)
+    table.others, table.typed = command.prefixes[1:], command.typed
+    table.hold, table.columns = command.hold, command.columns
+    machine.tables[uid] = table
     return Reply(Code.CREATED, uid, detail=table)
 
 
@@ -123,6 +155,7 @@ def apply_commit(machine: Machine, command: TableCommit, place: int) -> Reply:
     table.committed_ms, table.result = command.now_ms, command.result
     table.rows += command.rows
     table.dlq_rows += command.dlq_rows
+    settle(table)
     return Reply(Code.OK, table.uid, detail=table)
 
 
@@ -139,15 +172,17 @@ def apply_abandon(machine: Machine, command: TableAbandon, place: int) -> Reply:
 def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
     """Claim cold records that are in no table yet, at most about `bytes_max`. Detail: [ClaimedRange, …].
 
-    NOT_YET: a later job has claimed here already. Without `fresh` the job is planned: return its earlier claims, less deleted streams."""
+    NOT_YET: a later job has claimed here already. Without `fresh` the job is planned: return its earlier claims, less deleted streams.
+    Ranges of `again` that are published are added: they were set aside."""
     if command.job < machine.claimed_jobs.get(command.table, 0):
         return Reply(Code.NOT_YET)
     machine.claimed_jobs[command.table] = command.job
     ranges: list[ClaimedRange] = []
     left = command.bytes_max
+    prefixes = prefixes_of(machine, command.table, command.prefix)
     for stream in machine.in_order():
         claim = stream.tables.get(command.table) if stream.tables else None
-        member = _belongs(stream.name, command.prefix, command.without) and not _is_taken_over(stream, command.table)
+        member = covers(stream.name, prefixes, command.without) and not _is_taken_over(stream, command.table)
         if claim is not None and claim.job != command.job:
             machine.changes.streams.add(stream.uid)
             if claim.job <= command.committed:
@@ -161,14 +196,34 @@ def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
         if claim is None or claim.job != command.job:
             if not member or left <= 0 or not command.fresh:
                 continue
-            claim = _claim(stream, command, claim)
+            claim = _claim(machine, stream, command, claim)
             machine.changes.streams.add(stream.uid)
         first, end = index.first_from(stream.cold, claim.published), index.first_from(stream.cold, claim.claimed)
+        first = max(first, index.entries_before(stream.cold, claim.first))
         taken = machine.index_of(stream)[first:end]
         if taken:
             left -= sum(cold.stored for cold in taken)
-            ranges.append(ClaimedRange(stream.uid, stream.name, stream.content_type, stream.encoding, taken))
-    return Reply(Code.OK, detail=ranges)
+            ranges.append(ClaimedRange(stream.uid, stream.name, stream.content_type, stream.encoding, taken, claim.first))
+    return Reply(Code.OK, detail=ranges + list(_again(machine, command)))
+
+
+def prefixes_of(machine: Machine, table: int, prefix: str) -> list[str]:
+    """Return the table's prefixes; a group that was not told of the table knows only the command's."""
+    watch = machine.watches.get(table)
+    return [prefix] if watch is None else watch.prefixes
+
+
+def _again(machine: Machine, command: ClaimRanges) -> Iterator[ClaimedRange]:
+    """Yield what is left of ranges that were set aside by committed jobs."""
+    for _, uid, record, end in command.again:
+        stream = machine.by_uid.get(uid)
+        claim = stream.tables.get(command.table) if stream is not None and stream.tables else None
+        if stream is None or claim is None or claim.published < end:
+            continue  # gone, or still to be claimed
+        first = max(record, stream.first_record)
+        taken = machine.index_of(stream)[index.entries_before(stream.cold, first) : index.first_from(stream.cold, end)]
+        if taken and first < end:
+            yield ClaimedRange(uid, stream.name, stream.content_type, stream.encoding, taken, first, end)
 
 
 def _is_taken_over(stream: Stream, table: int) -> bool:
@@ -176,7 +231,7 @@ def _is_taken_over(stream: Stream, table: int) -> bool:
     return stream.tables is not None and table in stream.tables and next(reversed(stream.tables)) != table
 
 
-def _claim(stream: Stream, command: ClaimRanges, claim: TableClaim | None) -> TableClaim:
+def _claim(machine: Machine, stream: Stream, command: ClaimRanges, claim: TableClaim | None) -> TableClaim:
     """Claim everything cold now. A table new to the stream begins where another table's last claim ended."""
     assert stream.cold is not None
     end = index.end_of(stream.cold, -1)[0]
@@ -185,7 +240,9 @@ def _claim(stream: Stream, command: ClaimRanges, claim: TableClaim | None) -> Ta
     if claim is None:
         begin = max((other.claimed for other in stream.tables.values()), default=0)
         claim = stream.tables[command.table] = TableClaim(begin, begin, 0)
-    claim.skipping = record_gaps.between(_own_from(stream, claim.published), _available_from(stream, claim.published))
+    claim.first = stream.first_record if command.table in machine.watches else 0
+    available = max(_available_from(stream, claim.published), claim.first)
+    claim.skipping = record_gaps.between(_own_from(stream, claim.published), available)
     claim.claimed = max(end, claim.published)
     claim.job = command.job
     return claim
@@ -194,14 +251,16 @@ def _claim(stream: Stream, command: ClaimRanges, claim: TableClaim | None) -> Ta
 def lag_of(machine: Machine, table: int, prefix: str, without: list[str], committed: int) -> Iterator[Lag]:
     """Yield the table's lag behind this group's streams: the same `Lag` repeatedly, complete at the end. The group may change between
     yields; streams that exist at the start are counted unless they are deleted."""
-    lag = Lag(group=machine.group)
+    watch = machine.watches.get(table)
+    lag = Lag(group=machine.group, lost=watch.lost if watch else 0, watched=watch is not None)
+    prefixes = prefixes_of(machine, table, prefix)
     for number, stream in enumerate(list(machine.streams.values()), 1):
         if number % LAG_STREAMS == 0:
             yield lag
         if machine.by_uid.get(stream.uid) is not stream:
             continue
         claim = stream.tables.get(table) if stream.tables else None
-        if not _belongs(stream.name, prefix, without):
+        if not covers(stream.name, prefixes, without):
             if claim is not None and claim.job > committed:  # taken over since: earlier claimed records that remain are still its own
                 begin = _available_from(stream, claim.published)
                 lag.records += record_gaps.between(begin, claim.claimed)
@@ -211,20 +270,20 @@ def lag_of(machine: Machine, table: int, prefix: str, without: list[str], commit
         if claim is not None:
             lag.skipped += claim.skipped + (claim.skipping if claim.job <= committed else 0)
         wanted = _own_from(stream, begin)
-        begin = _available_from(stream, begin)
+        begin = max(_available_from(stream, begin), stream.first_record if watch is not None else 0)
         lag.skipped += record_gaps.between(wanted, begin)
         if begin < stream.next_record:
             lag.records += stream.next_record - begin - record_gaps.missing(stream, begin)
             since = _time_of(machine, stream, begin)
             lag.since_ms = min(lag.since_ms or since, since)
-            first = index.first_from(stream.cold, begin)
+            first = index.entries_before(stream.cold, begin)
             if stream.cold is not None and first < index.count(stream.cold):
                 lag.slices += index.count(stream.cold) - first
                 lag.bytes += index.end_of(stream.cold, -1)[1] - index.begin_of(stream.cold, first)[1]
     for number, (name, stub) in enumerate(stubs(machine), 1):
         if number % LAG_STREAMS == 0:
             yield lag
-        if not _belongs(name, prefix, without) or name not in machine.evicted:
+        if not covers(name, prefixes, without) or name not in machine.evicted:
             continue
         lag.streams += 1
         if lags(stub, table):
@@ -254,7 +313,3 @@ def _time_of(machine: Machine, stream: Stream, record: int) -> int:
         if cold.record + cold.records > record:
             return cold.time_ms or stream.activity_ms
     return stream.hot[0].time_ms if stream.hot else stream.activity_ms
-
-
-def _belongs(name: str, prefix: str, without: list[str]) -> bool:
-    return name.startswith(prefix) and not any(name.startswith(longer) for longer in without)

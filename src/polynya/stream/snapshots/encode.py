@@ -16,6 +16,7 @@ from polynya.base.msgpack import array_head
 from polynya.stream.commands import ReleasePack, Retention, Unpin
 from polynya.stream.placement import ClusterMap
 from polynya.stream.rules import eviction
+from polynya.stream.rules.table_watches import Watch
 from polynya.stream.rules.tables import Table
 from polynya.stream.rules.topics import Topic
 from polynya.stream.state import index
@@ -55,6 +56,7 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     log_ms: int = 0
     producer_id_counter: int = 0
     topics: list[Topic] = []
+    watches: list[Watch] = []
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -121,6 +123,7 @@ def image_of(machine: Machine) -> Image:
         level=machine.level,
         log_ms=machine.log_ms,
         producer_id_counter=machine.producer_id_counter,
+        watches=list(machine.watches.values()),
     )
 
 
@@ -178,6 +181,7 @@ def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int
     machine.released = dict.fromkeys(image.released)
     machine.tables = {table.uid: table for table in image.tables}
     machine.claimed_jobs = image.claimed_jobs
+    machine.watches = {watch.table: watch for watch in image.watches}
     machine.buckets = image.buckets
     image.streams.sort(key=attrgetter("uid"))  # a no-op for valid data: the format prescribes this order
     for stream in image.streams:

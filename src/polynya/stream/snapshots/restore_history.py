@@ -122,6 +122,7 @@ def reborn(image: Image, survey: Survey, *, now_ms: int) -> list[StreamLoss]:
     image.uid_counter += UID_JUMP
     image.producer_id_counter += PRODUCER_ID_JUMP
     image.map = None  # it describes the nodes of the old cluster
+    image.watches = [watch for watch in image.watches if watch.table in survey.kept]
     image.claimed_jobs = {uid: job for uid, job in image.claimed_jobs.items() if uid in survey.kept}
     image.tables = [_table(table, image, number, survey, now_ms) for number, table in enumerate(image.tables, 1)]
     image.uid_counter += len(image.tables)
@@ -137,9 +138,11 @@ def reborn(image: Image, survey: Survey, *, now_ms: int) -> list[StreamLoss]:
 
 def _table(table: Table, image: Image, number: int, survey: Survey, now_ms: int) -> Table:
     """Return the table with its open job abandoned, under a job number that no group has seen. A table that is not kept starts over
-    under a new uid, with name and prefix only."""
+    under a new uid, with its definition only."""
     if table.uid not in survey.kept:
-        return Table(image.group << 48 | image.uid_counter + number, table.name, table.prefix, now_ms)
+        fresh = Table(image.group << 48 | image.uid_counter + number, table.name, table.prefix, now_ms)
+        fresh.others, fresh.typed, fresh.hold, fresh.columns = table.others, table.typed, table.hold, table.columns
+        return fresh
     table.job = survey.last_job(table.uid)
     table.abandoned, table.planned = table.job > table.committed, False
     return table

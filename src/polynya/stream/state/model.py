@@ -65,6 +65,7 @@ class TableClaim(msgspec.Struct, array_like=True, gc=False):
     job: int
     skipped: int = 0  # records before `published` that were trimmed before the table read them …
     skipping: int = 0  # … and between there and `claimed`
+    first: int = 0  # first kept record at the claim: `job` has none before it (in watched groups)
 
 
 class Evicted(msgspec.Struct, array_like=True, gc=False):

@@ -33,6 +33,37 @@ def columns_of(metadata: bytes) -> list[dict[str, Any]]:
     return [{"name": field.name, "type": type_name(field.type), "required": field.required} for field in current.fields]
 
 
+class _Snapshot(msgspec.Struct, frozen=True, rename="kebab"):
+    snapshot_id: int
+    summary: dict[str, str] = {}
+
+
+class _Snapshots(msgspec.Struct, frozen=True, rename="kebab"):
+    current_snapshot_id: int | None = None
+    snapshots: list[_Snapshot] = []
+
+
+class TableFacts(msgspec.Struct, frozen=True):
+    """Facts about a table's files and last job, from the Iceberg metadata that the job wrote."""
+
+    files: int = 0
+    bytes: int = 0
+    job_seconds: float = 0.0
+    fields_without_column: list[str] = []
+
+
+def facts_of(metadata: bytes) -> TableFacts:
+    """Return the facts of an Iceberg metadata file. Raises msgspec.DecodeError."""
+    told = msgspec.json.decode(metadata, type=_Snapshots)
+    current = next((each.summary for each in told.snapshots if each.snapshot_id == told.current_snapshot_id), {})
+    return TableFacts(
+        int(current.get("total-data-files", 0)),
+        int(current.get("total-files-size", 0)),
+        float(current.get("polynya.seconds", 0)),
+        msgspec.json.decode(current.get("polynya.fields-without-column", "[]"), type=list[str]),
+    )
+
+
 def type_name(kind: Any) -> str:
     """Return an Iceberg type as one word: `long`, `list<string>`, `struct<a: long>`, `map<string, long>`."""
     if not isinstance(kind, dict):

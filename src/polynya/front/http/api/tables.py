@@ -5,27 +5,35 @@ The JSON is specified in docs/formats/tables.md, section "Routes".
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from polynya.access import Principal
 from polynya.access.grants import Verb
-from polynya.base.names import BadName, canonical_prefix, spelled_name
-from polynya.front.http.api.schemas import columns_of
+from polynya.base.errors import PolynyaError
+from polynya.base.names import BadName, canonical_name, canonical_prefixes, spelled_name
+from polynya.front.http.api.schemas import TableFacts, columns_of, facts_of
 from polynya.front.http.protocol.extension import Request
 from polynya.front.http.protocol.json_bodies import read_json
-from polynya.service.tables import PlannedJob, TableRefused, Tables
+from polynya.service.tables import PlannedJob, TableRefused, Tables, shown_prefix
 from polynya.stream.commands import TableCommit
+from polynya.stream.rules.table_failures import Failure
 from polynya.stream.rules.tables import ClaimedRange, Table
-from polynya.wire.tables import AbandonRequest, CommitRequest, StoreRef
+from polynya.wire.tables import AbandonRequest, CommitRequest, FailRequest, StoreRef
 
 
 class _Create(msgspec.Struct, forbid_unknown_fields=True):
     prefix: str
+    hold: bool = False
+    columns: dict[str, str] = {}
 
 
+NAMES_SHOWN = 5  # streams that the answer to a creation names
+_USER_ROUTES = (
+    "tables know GET /v1/tables, GET and PUT /v1/tables/NAME, GET /v1/tables/NAME/schema and failures, and POST /v1/tables/NAME/retry"
+)
 ReadObject = Callable[[str], Awaitable[bytes]]
 Answer = tuple[int, Any]  # status and JSON value (None: no body)
 
@@ -40,29 +48,51 @@ class TableRoutes:
         self._store = store
         self._now_ms = now_ms
         self._read_object = read_object
+        self._known_facts: dict[int, tuple[str, TableFacts]] = {}  # by table, with the pointer
 
     async def user(self, request: Request) -> Answer:
-        """Handle `GET /v1/tables`, `GET|PUT /v1/tables/NAME`, `GET /v1/tables/NAME/schema`; `segments` are those after `/v1/tables`. A
+        """Handle `GET /v1/tables`, `GET|PUT /v1/tables/NAME`, and the parts of a table; `segments` are those after `/v1/tables`. A
         caller sees the tables whose streams it may read."""
         method, segments, principal = request.method, request.segments, request.principal
         if not segments and method == "GET":
             return 200, {"tables": [await self._described(table) for table in await self._visible(principal)]}
         if len(segments) == 1 and method == "GET":
             table = await self._tables.find(segments[0])
-            _check(principal, Verb.READ, table.prefix)
+            _check(principal, Verb.READ, table.prefixes)
             return 200, {"table": await self._described(table)}
         if len(segments) == 1 and method == "PUT":
-            wanted = read_json(request.body, _Create)
-            _check(principal, Verb.TABLE, wanted.prefix, spelled=True)
-            table, new = await self._tables.create(segments[0], wanted.prefix)
-            return 201 if new else 200, {"table": await self._described(table)}
-        if len(segments) == 2 and segments[1] == "schema" and method == "GET":
-            table = await self._tables.find(segments[0])
-            _check(principal, Verb.READ, table.prefix)
+            return await self._create(segments[0], read_json(request.body, _Create), principal)
+        if len(segments) == 2:
+            return await self._part(method, segments[0], segments[1], principal)
+        raise TableRefused(405, "METHOD_NOT_ALLOWED", _USER_ROUTES)
+
+    async def _part(self, method: str, name: str, part: str, principal: Principal | None) -> Answer:
+        if (method, part) not in (("GET", "schema"), ("GET", "failures"), ("POST", "retry")):
+            raise TableRefused(405, "METHOD_NOT_ALLOWED", _USER_ROUTES)
+        table = await self._tables.find(name)
+        _check(principal, Verb.TABLE if part == "retry" else Verb.READ, table.prefixes)
+        if part == "schema":
             return 200, {"columns": await self._columns(table)}
-        raise TableRefused(
-            405, "METHOD_NOT_ALLOWED", "tables know GET /v1/tables, GET and PUT /v1/tables/NAME, and GET /v1/tables/NAME/schema"
-        )
+        if part == "failures":
+            return 200, {"failures": [_failure(each) for each in table.failures]}
+        retried = sum(each.aside for each in table.failures)
+        return 200, {"table": await self._described(await self._tables.retry(name)), "ranges": retried}
+
+    async def _create(self, name: str, wanted: _Create, principal: Principal | None) -> Answer:
+        try:
+            prefixes = canonical_prefixes(wanted.prefix)
+        except BadName as bad:
+            raise TableRefused(400, "TABLE_PREFIX", str(bad)) from None
+        _check(principal, Verb.TABLE, prefixes)
+        columns = list(wanted.columns.items())
+        table, new = await self._tables.create(name, wanted.prefix, hold=wanted.hold, columns=columns)
+        inner, outer = await self._tables.overlaps(table)
+        return 201 if new else 200, {
+            "table": await self._described(table),
+            "covered": [spelled_name(each) for each in await self._tables.names(table, NAMES_SHOWN)],
+            "taken_by": [_overlap(other) for other in inner if _readable(other, principal)],
+            "taken_from": [_overlap(other) for other in outer if _readable(other, principal)],
+        }
 
     async def references(self, principal: Principal | None) -> list[dict[str, Any]]:
         """Return references to all tables that the caller may read."""
@@ -74,31 +104,59 @@ class TableRoutes:
         described = [await self._described(table) for table in await self._visible(principal) if wanted(table.name)]
         return [{key: table[key] for key in shown} for table in described]
 
+    async def described(self) -> list[dict[str, Any]]:
+        """Return all tables as users see them."""
+        return [await self._described(table) for table in await self._tables.all()]
+
     async def _visible(self, principal: Principal | None) -> list[Table]:
-        return [table for table in await self._tables.all() if principal is None or principal.may(Verb.READ, table.prefix)]
+        return [table for table in await self._tables.all() if _readable(table, principal)]
 
     async def _columns(self, table: Table) -> list[dict[str, Any]]:
         """Return the columns after the last job; empty before the first one."""
+        metadata = await self._metadata(table)
+        return [] if metadata is None else columns_of(metadata)
+
+    async def _metadata(self, table: Table) -> bytes | None:
+        """Return the current Iceberg metadata, None before the first job."""
         if not table.main or self._read_object is None:
-            return []
-        return columns_of(await self._read_object(f"tables/{table.uid}/{table.main.partition(f'/tables/{table.uid}/')[2]}"))
+            return None
+        return await self._read_object(f"tables/{table.uid}/{table.main.partition(f'/tables/{table.uid}/')[2]}")
+
+    async def _facts(self, table: Table) -> TableFacts | None:
+        """Return the facts of the last job, None if they cannot be read now. They are read once a job."""
+        known = self._known_facts.get(table.uid)
+        if known is None or known[0] != table.main:
+            try:
+                metadata = await self._metadata(table)
+                known = table.main, TableFacts() if metadata is None else facts_of(metadata)
+            except (PolynyaError, OSError, ValueError):
+                return None
+            self._known_facts[table.uid] = known
+        return known[1]
 
     async def admin(self, request: Request) -> Answer:
         """Handle `POST /v1/admin/tables/NAME/plan|commit|abandon`; `segments` are those after `/v1/admin/tables`."""
         method, segments, body = request.method, request.segments, request.body
         if len(segments) != 2 or method != "POST":
-            raise TableRefused(404, "NO_ROUTE", "the driver routes are POST /v1/admin/tables/NAME/plan, commit and abandon")
+            raise TableRefused(404, "NO_ROUTE", "the driver routes are POST /v1/admin/tables/NAME/plan, commit, fail and abandon")
         name, verb = segments
         if verb == "plan":
             job = await self._tables.plan(name)
             return (204, None) if job is None else (200, self._plan(job))
         if verb == "commit":
             return await self._commit(read_json(body, CommitRequest))
+        if verb == "fail":
+            failed = read_json(body, FailRequest)
+            rows = [
+                (each.uid, _canonical(each.stream), each.record, each.record + each.records, each.pack, each.offset, each.reason[:500])
+                for each in failed.ranges
+            ]
+            return 200, {"table": _ref(await self._tables.fail(_uid(failed.uid), failed.job, rows))}
         if verb == "abandon":
             given_up = read_json(body, AbandonRequest)
             table = await self._tables.abandon(_uid(given_up.uid), given_up.job)
             return (409 if table.committed >= given_up.job else 200), {"table": _ref(table)}
-        raise TableRefused(404, "NO_ROUTE", f"the driver routes are plan, commit and abandon, not '{verb}'")
+        raise TableRefused(404, "NO_ROUTE", f"the driver routes are plan, commit, fail and abandon, not '{verb}'")
 
     async def _commit(self, asked: CommitRequest) -> Answer:
         uid = _uid(asked.uid)
@@ -131,6 +189,7 @@ class TableRoutes:
     async def _described(self, table: Table) -> dict[str, Any]:
         """Return a table as users see it: its pointers and its lag behind the streams."""
         lag = await self._tables.lag(table)
+        facts = await self._facts(table)
         behind = max(0, self._now_ms() - lag.since_ms) / 1000 if lag.records else 0.0
         location = f"tables/{table.uid}"
         return {
@@ -143,19 +202,49 @@ class TableRoutes:
             "dead_rows": table.dlq_rows,
             "records_behind": lag.records,
             "records_trimmed": lag.skipped,
+            "records_ended": lag.lost,
+            "hold": table.hold,
+            "failing": sum(not each.aside for each in table.failures),
+            "ranges_aside": sum(each.aside for each in table.failures),
+            "records_aside": sum(each.end - each.record for each in table.failures if each.aside),
             "behind_seconds": round(behind, 3),
             "committed_ms": table.committed_ms,
+            "files": None if facts is None else facts.files,
+            "bytes": None if facts is None else facts.bytes,
+            "job_seconds": None if facts is None else facts.job_seconds,
+            "fields_without_column": None if facts is None else facts.fields_without_column,
         }
 
 
-def _check(principal: Principal | None, verb: str, prefix: str, *, spelled: bool = False) -> None:
-    """Check that the caller has the permission on all streams under a prefix. Raises `TableRefused`."""
-    try:
-        canonical = canonical_prefix(prefix) if spelled else prefix
-    except BadName as bad:
-        raise TableRefused(400, "TABLE_PREFIX", str(bad)) from None
-    if principal is not None and not principal.may(verb, canonical):
-        raise TableRefused(403, "FORBIDDEN", f"the token does not allow '{verb}' on all streams under '{prefix}'")
+def _check(principal: Principal | None, verb: str, prefixes: Sequence[str]) -> None:
+    """Check that the caller has the permission on all streams under these canonical prefixes. Raises `TableRefused`."""
+    for prefix in prefixes:
+        if principal is not None and not principal.may(verb, prefix):
+            raise TableRefused(403, "FORBIDDEN", f"the token does not allow '{verb}' on all streams under '{prefix}'")
+
+
+def _readable(table: Table, principal: Principal | None) -> bool:
+    return principal is None or all(principal.may(Verb.READ, prefix) for prefix in table.prefixes)
+
+
+def _overlap(table: Table) -> dict[str, str]:
+    return {"name": table.name, "prefix": shown_prefix(table)}
+
+
+def _failure(failure: Failure) -> dict[str, Any]:
+    return {
+        "stream": spelled_name(failure.stream),
+        "uid": failure.uid,
+        "record": failure.record,
+        "records": failure.end - failure.record,
+        "pack": failure.pack,
+        "offset": failure.offset,
+        "reason": failure.reason,
+        "failures": failure.count,
+        "since_ms": failure.since_ms,
+        "last_ms": failure.last_ms,
+        "state": "aside" if failure.aside else "retry" if failure.again else "failing",
+    }
 
 
 def _ref(table: Table) -> dict[str, Any]:
@@ -163,18 +252,23 @@ def _ref(table: Table) -> dict[str, Any]:
     return {
         "uid": str(table.uid),
         "name": table.name,
-        "prefix": table.prefix,
+        "prefix": shown_prefix(table),
         "location": f"tables/{table.uid}",
         "job": table.committed,
         "iceberg": table.main,
         "iceberg_dlq": table.dlq,
         "result": table.result,
+        "columns": table.columns,
     }
 
 
 def _range(part: ClaimedRange, number: int) -> dict[str, Any]:
     cold = part.slices[number]
+    skip = max(0, part.first - cold.record)
+    end = min(cold.records, part.end - cold.record) if part.end else cold.records
+    whole = skip == 0 and end == cold.records
     return {
+        **({} if whole else {"skip": skip, "take": end - skip}),
         "stream": spelled_name(part.name),
         "uid": part.uid,
         "group": part.uid >> 48,
@@ -189,6 +283,13 @@ def _range(part: ClaimedRange, number: int) -> dict[str, Any]:
         "stored": cold.stored,
         "crc": cold.crc,
     }
+
+
+def _canonical(name: str) -> str:
+    try:
+        return canonical_name(name)
+    except BadName as bad:
+        raise TableRefused(400, "INVALID_REQUEST", str(bad)) from None
 
 
 def _uid(text: str) -> int:

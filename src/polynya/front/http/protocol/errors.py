@@ -51,6 +51,7 @@ _TABLE = (
     ErrorCode("FORK_DEPTH", 400, "forks of forks are too deep"),
     ErrorCode("INVALID_REQUEST", 400, "the body is not valid for this path"),
     ErrorCode("TABLE_NAME", 400, "a table name has at most 63 letters, digits and _, and does not end in __dlq"),
+    ErrorCode("TABLE_COLUMN", 400, "a declared column needs a field and a type that columns can have"),
     ErrorCode("TABLE_PREFIX", 400, "a table's prefix must be the beginning of legal stream names"),
     ErrorCode("SQL_INVALID", 400, "the query cannot run: it is not a SELECT, reads other tables, or is invalid"),
     ErrorCode("SQL_TOO_LARGE", 400, "the query exceeds its limit of time or memory; reduce it"),

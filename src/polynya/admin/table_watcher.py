@@ -1,0 +1,75 @@
+"""Metrics of tables: a look at all of them now and then, on the core that leads the meta group."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from polynya.base.errors import PolynyaError
+from polynya.front.http.api.tables import TableRoutes
+from polynya.observability.metrics import Samples, label
+
+log = logging.getLogger("polynya.tables")
+
+LOOK_SECONDS = 15.0
+SHARE = 20  # a look visits all streams, so it may take one part in SHARE of the time
+_VALUES = {
+    "polynya_table_rows": "rows",
+    "polynya_table_dead_rows": "dead_rows",
+    "polynya_table_files": "files",
+    "polynya_table_failing_ranges": "failing",
+    "polynya_table_ranges_aside": "ranges_aside",
+    "polynya_table_records_aside": "records_aside",
+    "polynya_table_records_behind": "records_behind",
+    "polynya_table_behind_seconds": "behind_seconds",
+    "polynya_table_records_trimmed": "records_trimmed",
+    "polynya_table_records_ended": "records_ended",
+    "polynya_table_job_seconds": "job_seconds",
+}
+
+
+class TableWatcher:
+    """The last look at the tables. `leads` reports whether this core leads the meta group."""
+
+    def __init__(self, routes: TableRoutes, leads: Callable[[], bool]) -> None:
+        self._routes = routes
+        self._leads = leads
+        self._samples: Samples = {}
+
+    def samples(self) -> Samples:
+        return self._samples
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            began = time.monotonic()
+            await self.look()
+            await asyncio.sleep(max(LOOK_SECONDS, SHARE * (time.monotonic() - began)))
+
+    async def look(self) -> None:
+        """Look once. Metrics that cannot be had now are left out."""
+        if not self._leads():
+            self._samples = {}
+            return
+        try:
+            tables = await self._routes.described()
+        except PolynyaError as fault:
+            log.info("the tables' metrics could not be read; trying again: %s", fault)
+            return
+        self._samples = {key: value for table in tables for key, value in _samples_of(table).items()}
+
+
+def _samples_of(table: dict[str, Any]) -> Samples:
+    name = table["name"]
+    samples: Samples = {}
+    for metric, field in _VALUES.items():
+        if table[field] is not None:
+            samples[label(metric, table=name)] = table[field]
+    if table["fields_without_column"] is not None:
+        samples[label("polynya_table_fields_without_column", table=name)] = len(table["fields_without_column"])
+    if table["committed_ms"]:
+        samples[label("polynya_table_commit_time_seconds", table=name)] = table["committed_ms"] / 1000
+    return samples

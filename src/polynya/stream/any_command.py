@@ -1,0 +1,120 @@
+"""All commands of a group's log, as one type that a decoder takes."""
+
+from __future__ import annotations
+
+from polynya.stream.commands import (
+    AckLinks,
+    Acknowledge,
+    Append,
+    BucketRetention,
+    Bundle,
+    ClaimRanges,
+    ClusterBorn,
+    ConfirmPin,
+    Create,
+    Delete,
+    Evict,
+    Expire,
+    GroupPlaced,
+    LinkSubscription,
+    MetaChange,
+    MetaSet,
+    NodeAdd,
+    NodeAnnounce,
+    NodePromote,
+    NodeSet,
+    PackDeleted,
+    PackWritten,
+    PinSource,
+    PlaceGroup,
+    Produce,
+    ProducerIds,
+    PublishSlices,
+    ReaderAdd,
+    RefuseAttempt,
+    ReleasePack,
+    ReplaceSlices,
+    Return,
+    SetBalancing,
+    SetLevel,
+    SetRetention,
+    SubscriptionDelete,
+    SubscriptionEvent,
+    SubscriptionLinked,
+    SubscriptionPut,
+    SubscriptionStreams,
+    TableAbandon,
+    TableCommit,
+    TableCreate,
+    TableOpen,
+    TablePlanned,
+    TopicDrop,
+    TopicGone,
+    TopicPut,
+    TopicReady,
+    Touch,
+    Trim,
+    UnlinkSubscription,
+    Unpin,
+)
+from polynya.stream.table_commands import TableFail, TableMake, TableRetry, WatchStreams
+
+AnyCommand = (
+    Create
+    | Append
+    | Delete
+    | Expire
+    | Touch
+    | Trim
+    | SetRetention
+    | Produce
+    | ProducerIds
+    | PinSource
+    | ConfirmPin
+    | Unpin
+    | RefuseAttempt
+    | Acknowledge
+    | PublishSlices
+    | PackWritten
+    | ReleasePack
+    | PackDeleted
+    | ReplaceSlices
+    | Evict
+    | Return
+    | SubscriptionPut
+    | SubscriptionStreams
+    | SubscriptionDelete
+    | SubscriptionLinked
+    | SubscriptionEvent
+    | LinkSubscription
+    | UnlinkSubscription
+    | AckLinks
+    | TableCreate
+    | TableOpen
+    | TablePlanned
+    | TableCommit
+    | TableAbandon
+    | ClaimRanges
+    | TableMake
+    | TableFail
+    | TableRetry
+    | WatchStreams
+    | MetaSet
+    | BucketRetention
+    | ClusterBorn
+    | NodeAdd
+    | NodeSet
+    | NodeAnnounce
+    | PlaceGroup
+    | GroupPlaced
+    | SetBalancing
+    | MetaChange
+    | SetLevel
+    | ReaderAdd
+    | NodePromote
+    | TopicPut
+    | TopicReady
+    | TopicDrop
+    | TopicGone
+    | Bundle
+)

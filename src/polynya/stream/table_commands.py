@@ -1,0 +1,52 @@
+"""The commands of tables from level 3 on; `commands` has the others, and what holds for all."""
+
+from __future__ import annotations
+
+from polynya.stream.commands import Command
+
+
+class TableMake(Command, tag=66, frozen=True, gc=False):
+    """Create, in the meta group, a table of the streams under any of `prefixes` (canonical).
+
+    `typed` is the prefix as the user spelled it. `hold`: retention and expiry wait until the table
+    has a stream's records. `columns` declares types: (field, type). Level 3.
+    """
+
+    name: str
+    prefixes: list[str]
+    typed: str
+    hold: bool
+    columns: list[tuple[str, str]]
+    now_ms: int
+
+
+class TableFail(Command, tag=67, frozen=True, gc=False):
+    """Count failures of ranges of a table's open job in the meta group, and abandon the job. Level 3.
+
+    `ranges`: (uid, stream, record, end, pack, offset, reason). The stream's name is canonical.
+    """
+
+    table: int
+    job: int
+    ranges: list[tuple[int, str, int, int, str, int, str]]
+    now_ms: int
+
+
+class TableRetry(Command, tag=68, frozen=True, gc=False):
+    """Put the ranges that are set aside into the table's next job, in the meta group. Level 3."""
+
+    table: int
+    now_ms: int
+
+
+class WatchStreams(Command, tag=69, frozen=True, gc=False):
+    """Tell a stream group about a table: its prefixes, and whether it holds records. Level 3.
+
+    From then on the group counts the records that end before the table takes them, and the table
+    takes no record that was trimmed before its claim.
+    """
+
+    table: int
+    prefixes: list[str]
+    hold: bool
+    now_ms: int
