@@ -39,6 +39,7 @@ VERBS = {  # name: (module, help line), in the order of --help
     "token": ("node.tokens", "Make, list and revoke access tokens."),
     "config": ("node.config", "Show and check the settings of a node."),
     "context": ("remote.contexts", "Give servers names, and choose one of them."),
+    "walrus": ("remote.walrus", "Speak the text protocol of Walrus."),
     "bench": ("streams.bench", "Measure a node, and check what it stored."),
     "doctor": ("diagnostics.doctor", "Check machine, settings and server; say what to do."),
     "debug": ("diagnostics.bundle", "Gather what is needed to look into a problem."),
