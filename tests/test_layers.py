@@ -6,6 +6,7 @@ All lists here are allow-lists: an import that no line allows fails, and so does
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -69,8 +70,13 @@ FRONT_STREAM = {"commands", "replies", "rules", "subscriptions"}  # a front know
 HEAVY = {"pyspark", "py4j", "pyarrow", "pyiceberg", "deltalake", "duckdb", "pandas", "numpy"}
 
 
-def imported(text: str) -> Iterator[str]:
+@functools.cache
+def imported(text: str) -> tuple[str, ...]:
     """Dotted names of the modules that a source imports, at any depth of its code."""
+    return tuple(_imported(text))
+
+
+def _imported(text: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -134,6 +140,11 @@ def test_a_pure_room_imports_nothing_that_acts(place: str) -> None:
 def test_fronts_know_the_commands_and_never_the_machine() -> None:
     names = {name for text in texts("front") for name in imported(text) if name.startswith("polynya.stream.")}
     assert {name.split(".")[2] for name in names} <= FRONT_STREAM
+
+
+def test_what_fronts_share_knows_no_protocol() -> None:
+    names = {name for text in texts("front/common") for name in imported(text) if name.startswith("polynya.front.")}
+    assert all(name.startswith("polynya.front.common") for name in names), names
 
 
 def test_the_table_libraries_are_imported_in_the_lakehouse_and_by_the_demo() -> None:

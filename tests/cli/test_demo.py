@@ -14,11 +14,11 @@ def test_the_demo_agrees_with_itself_and_can_be_run_again(tmp_path: Path) -> Non
     data = tmp_path / "data"
     options = ["demo", "--data", str(data), "--listen", "127.0.0.1:0"]
     first = polynya(*options, seconds=550)
-    assert first.code == 0 and "336,776 events appended" in first.err and "all 4 answers agree" in first.err, first
+    assert first.code == 0 and "336,776 events appended" in first.err and "all 4 results agree" in first.err, first
     assert "UA       United Air Lines Inc.         58,665" in first.out
 
     second = polynya(*options, seconds=550)
-    assert second.code == 0 and "336,776 were there already" in second.err and "nothing new" in second.err, second
+    assert second.code == 0 and "336,776 were already stored" in second.err and "nothing new" in second.err, second
     assert second.out == first.out
 
     with running_node(data) as node:

@@ -115,7 +115,7 @@ def test_one_task_at_a_time_waits_for_a_reader() -> None:
         reader = reader_on(wire)
         first = asyncio.ensure_future(anext(reader))
         await asyncio.sleep(0)
-        with pytest.raises(RuntimeError, match="another task waits"):
+        with pytest.raises(RuntimeError, match="another task is already waiting"):
             await anext(reader)
         wire.may.release()
         assert (await first).value == 1

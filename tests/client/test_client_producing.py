@@ -220,7 +220,7 @@ def test_a_server_that_forgot_is_told_apart_from_overtaking() -> None:
     fill(core, 2, begin=4)
     run(core, server)
     assert core.failure and isinstance(core.failure.cause, ProducerGap) and core.failure.refused == 2
-    assert "created anew" in str(core.failure)
+    assert "deleted and recreated" in str(core.failure)
 
 
 def test_a_named_producer_takes_the_next_epoch_and_fences_the_run_before() -> None:
@@ -244,7 +244,7 @@ def test_an_epoch_that_was_used_is_refused_instead_of_taken_for_repeats() -> Non
         fill(core, 2)
         run(core, server)
         assert server.records == expected
-    assert core.failure and "has been used already, up to sequence 0" in str(core.failure)
+    assert core.failure and "was already used up to sequence 0" in str(core.failure)
 
 
 def test_two_runs_that_claim_one_epoch_at_the_same_time_do_not_both_believe_it() -> None:
@@ -258,7 +258,7 @@ def test_two_runs_that_claim_one_epoch_at_the_same_time_do_not_both_believe_it()
     run(one, server)
     run(other, server)
     assert one.applied == 2 and other.applied == 0
-    assert other.failure and other.failure.outcome is Outcome.UNKNOWN and "another run" in str(other.failure)
+    assert other.failure and other.failure.outcome is Outcome.UNKNOWN and "another producer with this id" in str(other.failure)
 
 
 @pytest.mark.parametrize("names", [FRESH, NAMED])
@@ -274,7 +274,7 @@ def test_a_producer_closes_its_stream_after_all_that_it_was_given(names: Names, 
     assert end.receipt == "end" and end.result == Appended(offset=core.offset, closed=True) and core.is_idle
     assert core.close_stream([]) is batch, "it may be said twice"
     for again in (lambda: core.offer(b"1", 0.0), lambda: core.close_stream([b"1"])):
-        with pytest.raises(StreamClosed, match="it closed the stream"):
+        with pytest.raises(StreamClosed, match="this producer closed the stream"):
             again()
     assert core.has_room(1 << 30) and core.failure is None
 
@@ -316,7 +316,7 @@ def test_a_stream_that_is_closed_already_needs_no_second_close(names: Names) -> 
 
 def test_a_close_that_cannot_be_is_refused_at_once() -> None:
     core = ProducerCore(FRESH, SMALL, RETRY)
-    with pytest.raises(ValueError, match="at most"):
+    with pytest.raises(ValueError, match="the limit is"):
         core.close_stream([b"1" * (20 << 20), b"1" * (20 << 20)])
     raw = ProducerCore(Names(stream="s", content_type="text/plain", producer_id="p"), SMALL, RETRY)
     with pytest.raises(ValueError, match="empty"):
@@ -359,7 +359,7 @@ def test_a_probe_is_repeated_until_it_is_answered() -> None:
 
 def test_what_is_no_record_is_refused_at_once() -> None:
     core = ProducerCore(FRESH, SMALL, RETRY)
-    with pytest.raises(ValueError, match="at most"):
+    with pytest.raises(ValueError, match="the limit is"):
         core.offer(b"x" * (33 << 20), 0.0)
     with pytest.raises(ValueError, match="empty"):
         core.offer(b"", 0.0)

@@ -232,5 +232,5 @@ def test_a_group_is_disbanded_lane_by_lane() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_group_is_said(plan: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"group|lanes|shared"):
+    with pytest.raises(ValueError, match=r"group|lanes|by="):
         WorkerSettings(**{"group": "g", "sources": ("s",), **plan})

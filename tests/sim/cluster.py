@@ -169,7 +169,7 @@ class Node:
         self.core.leadership.follow(self.forwarding.demand, self.forwarding.whereabouts.may_lead, self.forwarding.core_at)
         self.core.leadership.listen(self.way)
         self.engine.repairer.join(self.way, others_of(self.core, self.forwarding.core_at))
-        self.core.on_applied = self._applied
+        self.core.on_applied, self.core.watched = self._applied, (0,)
         loop = asyncio.get_running_loop()
         self.heard = dict.fromkeys(world.nodes, loop.time())
         self.lost, self.lives, self.stamps, self.parts = set(), {}, {}, {}

@@ -58,7 +58,7 @@ class OpeningProducer:
         return self._producer
 
     async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        assert self._producer is not None, "it was entered"
+        assert self._producer is not None, "the append was entered"
         await self._producer.__aexit__(kind, *rest)
 
 
@@ -135,7 +135,7 @@ class AsyncProducer(ProducerProgress):
 
     async def abandon(self) -> None:
         """Stop immediately. Records without a receipt may or may not be stored."""
-        self._core.abandon("it was abandoned")
+        self._core.abandon("the producer was abandoned")
         self._settle()
         await self._end()
 
@@ -156,7 +156,7 @@ class AsyncProducer(ProducerProgress):
         try:
             await self._send_all()
         except Exception as error:  # noqa: BLE001 (`append` and `flush` raise the failure)
-            self._core.abandon(f"it cannot go on: {error}")
+            self._core.abandon(f"the producer failed: {error}")
             self._settle()
 
     async def _send_all(self) -> None:

@@ -103,7 +103,7 @@ class Producer(ProducerProgress):
     def abandon(self) -> None:
         """Stop immediately. Records without a receipt may or may not be stored."""
         with self._changed:
-            self._core.abandon("it was abandoned")
+            self._core.abandon("the producer was abandoned")
             self._settle()
         self._end(wait=False)
 
@@ -120,7 +120,7 @@ class Producer(ProducerProgress):
             self._send_all()
         except Exception as error:  # noqa: BLE001 (`append` and `flush` raise the failure)
             with self._changed:
-                self._core.abandon(f"it cannot go on: {error}")
+                self._core.abandon(f"the producer failed: {error}")
                 self._settle()
 
     def _send_all(self) -> None:

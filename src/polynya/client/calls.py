@@ -20,9 +20,9 @@ NOT_LATER = frozenset(("PRODUCER_LIMIT", "STREAM_QUOTA", "TOO_MANY_SUBSCRIPTIONS
 class Verdict(enum.Enum):
     """The consequence of a failure for the request."""
 
-    NOTHING = "nothing was applied, and it may pass"
-    PERHAPS = "it may have been applied, and it may pass"
-    NEVER = "it is refused for good"
+    NOTHING = "nothing was applied; a retry may succeed"
+    PERHAPS = "the request may have been applied; a retry may succeed"
+    NEVER = "refused permanently"
 
 
 def judge(what: HttpResponse | Broken) -> Verdict | None:
@@ -96,7 +96,7 @@ def failure(last: HttpResponse | Broken, what: str, *, perhaps: bool) -> ClientE
     """Return the error to raise when retries are exhausted. `perhaps`: an attempt may have been applied."""
     kind = OutcomeUnknown if perhaps else Unavailable
     if isinstance(last, Broken):
-        return kind(f"{what}: {'no answer came' if last.sent else 'the server cannot be reached'}: {last.why}")
+        return kind(f"{what}: {'no response' if last.sent else 'the server is unreachable'}: {last.why}")
     told = said(last)
     error = kind(f"{what}: {told.message}", code=told.code, status=last.status, request_id=told.request_id)
     error.retry_after = retry_after(last)
@@ -107,7 +107,7 @@ def header(answer: HttpResponse, name: str, what: str) -> str:
     """Return a header that a success must have. Raises `AnswerDamaged`."""
     value = answer.headers.get(name)
     if value is None:
-        raise AnswerDamaged(f"{what}: the answer lacks {name}; is this a server of streams?", status=answer.status)
+        raise AnswerDamaged(f"{what}: the response lacks {name}; check that the URL is a Durable Streams server", status=answer.status)
     return value
 
 

@@ -143,7 +143,7 @@ class AsyncFeed(AsyncIterator[Any]):
 
     async def __anext__(self) -> Any:
         if self._called:
-            raise RuntimeError("another task waits here for the next one")
+            raise RuntimeError("another task is already waiting for the next item")
         if self._broken is not None:
             raise self._broken
         self._called = True
@@ -218,4 +218,4 @@ def _break(error: BaseException) -> ClientError | None:
         return None
     if isinstance(error, ClientError):
         return error
-    return ClientError(f"it was broken off by {type(error).__name__}: begin another one, a reader where its `offset` says")
+    return ClientError(f"interrupted by {type(error).__name__}: create a new one; a reader resumes at its `offset`")

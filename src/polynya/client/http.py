@@ -44,13 +44,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     def settings(self) -> dict[str, Any]:
         """Return the arguments for httpx's clients. Raises ValueError when a server is not a URL."""
         if not self.servers:
-            raise ValueError(f"no server's URL is given; it looks like {SERVER_DEFAULT}")
+            raise ValueError(f"the server's URL is missing; expected a form like {SERVER_DEFAULT}")
         for server in self.servers:
             url = httpx.URL(server)
             if url.scheme not in ("http", "https") or not url.host:
-                raise ValueError(f"{server!r} is no server's URL; it looks like {SERVER_DEFAULT}")
+                raise ValueError(f"{server!r} is not a server's URL; expected a form like {SERVER_DEFAULT}")
         if len({httpx.URL(server).scheme for server in self.servers}) > 1:
-            raise ValueError("servers that act as one are all https, or all http")
+            raise ValueError("the nodes of a cluster are all https or all http")
         headers = {"user-agent": f"polynya-python/{polynya.__version__}", "accept": "*/*", "accept-encoding": "identity"}
         if self.token:
             headers["authorization"] = f"Bearer {self.token}"
@@ -76,7 +76,7 @@ def options_of(
     """Validate the arguments of a client. Raises ValueError."""
     extras = extras_of(headers, params)
     if token and "authorization" in extras.headers:
-        raise ValueError("token= and an Authorization header were both given; give one of them")
+        raise ValueError("token= and an Authorization header exclude each other; pass one of them")
     return Options(servers=tuple(server_list(server)), token=token, verify=verify, extras=extras)
 
 

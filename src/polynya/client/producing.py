@@ -72,8 +72,8 @@ class Batching(msgspec.Struct, frozen=True, kw_only=True):
 
 class Phase(enum.Enum):
     OPENING = "the epoch is being claimed"
-    RUNNING = "batches leave"
-    FAILED = "nothing leaves any more"
+    RUNNING = "batches are sent"
+    FAILED = "nothing more is sent"
 
 
 class Batch:
@@ -207,7 +207,7 @@ class ProducerCore:
         self._check_open()
         size = len(record) + SEPARATOR_BYTES
         if size > APPEND_BYTES_MAX:
-            raise ValueError(f"a record has at most {APPEND_BYTES_MAX} bytes, and this one has {len(record)}")
+            raise ValueError(f"the record has {len(record)} bytes; the limit is {APPEND_BYTES_MAX}")
         if not record:
             raise ValueError("an empty record cannot be appended")
         batching = self._batching
@@ -228,7 +228,7 @@ class ProducerCore:
         if self._cause is not None and not self._closed:
             raise self._failed(self._cause, Outcome.REFUSED)  # this record is refused
         if self._closing is not None:
-            error = StreamClosed(f"{self.what}: it closed the stream, so nothing can be appended", code="STREAM_CLOSED")
+            error = StreamClosed(f"{self.what}: this producer closed the stream; it accepts no more appends", code="STREAM_CLOSED")
             error.offset = self.offset
             raise error
         if self._closed:
@@ -243,7 +243,7 @@ class ProducerCore:
         self._check_open()
         size = sum(len(record) + SEPARATOR_BYTES for record in records)
         if size > APPEND_BYTES_MAX:
-            raise ValueError(f"the last records have {size} bytes together; they are one append, which has at most {APPEND_BYTES_MAX}")
+            raise ValueError(f"the last records are one append of {size} bytes; the limit is {APPEND_BYTES_MAX}")
         if records and not any(records):
             raise ValueError("an empty record cannot be appended")
         batch = Batch(self._next, self._retry)
@@ -361,7 +361,7 @@ class ProducerCore:
             if self._is_ours(batch, answer):
                 self._applied(batch, answer)
                 return
-            answer, verdict = Broken(sent=True, why="the answer is not that to this append"), Verdict.PERHAPS
+            answer, verdict = Broken(sent=True, why="the response belongs to another append"), Verdict.PERHAPS
         if verdict is Verdict.NEVER:
             assert isinstance(answer, HttpResponse)
             self._never(batch, refused(answer, self.what))
@@ -389,7 +389,11 @@ class ProducerCore:
         first_of_a_known_name = batch.number == 0 and not self.names.fresh and bool(batch.records)
         if first_of_a_known_name and answer.status == 204 and not batch.perhaps:
             batch.perhaps = True
-            self._fail(OutcomeUnknown(f"{self.what}: another run began at the same time under epoch {self._epoch}; give each its own id"))
+            self._fail(
+                OutcomeUnknown(
+                    f"{self.what}: another producer with this id started under epoch {self._epoch} at the same time; use one id per producer"
+                )
+            )
             return
         self._settle(batch, appended(answer))
 
@@ -423,9 +427,9 @@ class ProducerCore:
             self._window, self._steady = max(1, self._window // 2), 0
             return
         if isinstance(error, ProducerGap):
-            error.message = f"{self.what}: the server does not know what this producer appended before; was the stream created anew?"
+            error.message = f"{self.what}: the server lost the state of this producer; the stream was probably deleted and recreated"
         if isinstance(error, ProducerFenced):
-            error.message = f"{self.what}: a newer run of it, of epoch {error.epoch}, has taken over"
+            error.message = f"{self.what}: fenced by a newer run of this producer with epoch {error.epoch}"
         self._fail(error)
 
     def _advance(self) -> None:
@@ -441,7 +445,7 @@ class ProducerCore:
         if isinstance(answer, HttpResponse) and verdict is Verdict.NEVER:
             self._claim(refused(answer, self.what))
         elif verdict is None:
-            self._fail(Refused(f"{self.what}: the server does not keep the sequences of producers"))
+            self._fail(Refused(f"{self.what}: the server does not store producer sequences"))
         else:
             pause = self._probe_trouble.pause(heard, retry_after(answer))
             if pause is None:
@@ -461,9 +465,7 @@ class ProducerCore:
             self._epoch = (error.epoch if isinstance(error, ProducerFenced) else self._epoch) + 1
             self.phase = Phase.RUNNING
         elif isinstance(error, ProducerGap):
-            error.message = (
-                f"{self.what}: epoch {given} has been used already, up to sequence {error.expected - 1}; give a higher one, or none"
-            )
+            error.message = f"{self.what}: epoch {given} was already used up to sequence {error.expected - 1}; pass a higher epoch, or none"
             self._fail(error)
         else:
             self._fail(error)

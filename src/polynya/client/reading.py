@@ -111,9 +111,9 @@ class ReadPosition:
             records, size = end[0] - begin[0], end[1] - begin[1]
             restored = records >= JUMP // 2  # after a restore, other bytes may replace the lost ones
             if end < begin or (len(raws) > records if as_json else len(body) > size and not restored):
-                raise AnswerDamaged(f"{self.what}: the answer does not fit its offsets")
+                raise AnswerDamaged(f"{self.what}: the response does not match its offsets")
         if offset == self.offset and not up_to_date and not closed and not self.local:
-            raise AnswerDamaged(f"{self.what}: the answer goes no further, and is not the end")
+            raise AnswerDamaged(f"{self.what}: the response makes no progress before the end of the stream")
         return Page(
             stream=self.name, begin=self.offset, offset=offset, content_type=self.content_type, body=body, up_to_date=up_to_date,
             closed=closed, raws=raws,
@@ -249,7 +249,7 @@ class _Events:
                 return b64decode(data, validate=True)
             raise binascii.Error
         except binascii.Error:
-            raise AnswerDamaged(f"{self._place.what}: an event is not the base64 that it should be") from None
+            raise AnswerDamaged(f"{self._place.what}: an event is not valid base64") from None
 
     def _fail(self, body: bytes) -> None:
         error = refused(HttpResponse(410, {}, body), self._place.what)

@@ -141,7 +141,7 @@ def _trimmed(answer: HttpResponse) -> Trimming:
     try:
         return msgspec.json.decode(answer.body, type=Trimming)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise AnswerDamaged("trim: the answer does not say what was trimmed", status=answer.status) from None
+        raise AnswerDamaged("trim: the response does not report what was trimmed", status=answer.status) from None
 
 
 def head(name: str, retry: Retry, *, local: bool = False) -> Talk[Facts]:
@@ -189,4 +189,4 @@ def _rows(answer: HttpResponse) -> _Listing:
     try:
         return msgspec.json.decode(answer.body, type=_Listing)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise AnswerDamaged("list: the answer is no listing", status=answer.status) from None
+        raise AnswerDamaged("list: the response is not a list of streams", status=answer.status) from None

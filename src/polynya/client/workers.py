@@ -50,15 +50,13 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         if not self.group or "/" in self.group:
             raise ValueError("a group needs a name without slashes")
         if not self.sources or sum("*" in source for source in self.sources) > 1:
-            raise ValueError(
-                "a group needs at least one stream to work on, and takes at most one pattern ('*' is a segment, '**' any number)"
-            )
+            raise ValueError("a group needs at least one stream, and at most one pattern ('*' is one segment, '**' any number)")
         if len(self.sources) > SUBSCRIPTION_STREAMS_MAX:
-            raise ValueError(f"a group takes at most {SUBSCRIPTION_STREAMS_MAX} streams by name; use a pattern for more")
+            raise ValueError(f"a group can name at most {SUBSCRIPTION_STREAMS_MAX} streams; use a pattern for more")
         if not 1 <= self.lanes <= LANES_MAX:
-            raise ValueError(f"a group has 1 to {LANES_MAX} lanes")
+            raise ValueError(f"a group needs 1 to {LANES_MAX} lanes")
         if self.by not in ("record", "stream"):
-            raise ValueError("records are shared by 'record' or by 'stream'")
+            raise ValueError("by= must be 'record' or 'stream'")
 
     @property
     def wake_stream(self) -> str:
@@ -238,7 +236,7 @@ class Turn:
             if record.offset:
                 self.lease.handled[page.stream] = record.offset
             if self.lease.lost:
-                raise LeaseLost(f"the lease on '{page.stream}' ran out")
+                raise LeaseLost(f"the lease on '{page.stream}' expired")
             self.over = now - self.lease.began >= TURN_SECONDS
             if self.over:
                 return
@@ -305,7 +303,7 @@ class Worker:
         self._wakes.offset = (yield from verbs.head(self._plan.wake_stream, self._retry)).offset
         for lane in range(self._plan.lanes):
             request = HttpRequest("PUT", lane_target(self._plan.group, lane), {"content-type": JSON_TYPE}, self._plan.subscription())
-            yield from call(request, self._retry, f"make the group '{self._plan.group}'", lambda _: None, repeatable=True)
+            yield from call(request, self._retry, f"create the group '{self._plan.group}'", lambda _: None, repeatable=True)
         self._joined = True
 
     def work(self, *, wait: bool) -> Talk[None]:
@@ -382,7 +380,7 @@ class Worker:
 
 def disband(group: str, retry: Retry) -> Talk[int]:
     """Delete a group, its cursors and its wake stream. Return the number of lanes that it had."""
-    what = f"disband the group '{group}'"
+    what = f"delete the group '{group}'"
     count = 0
     for lane in range(LANES_MAX):
         target = lane_target(group, lane)
@@ -440,4 +438,4 @@ def _decoded(answer: HttpResponse, shape: type[Any]) -> Any:
     try:
         return msgspec.json.decode(answer.body, type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise AnswerDamaged("the answer is not what a subscription says", status=answer.status) from None
+        raise AnswerDamaged("the response does not describe a subscription", status=answer.status) from None

@@ -8,7 +8,7 @@ processed at once. Proposals wait for the write in flight and leave with the nex
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
 from polynya.base.errors import InvalidMessage, NotLeader, OutcomeUnknown, Unavailable
@@ -81,6 +81,7 @@ class ReplicatedEngine:
         self.journal = journal = storage.journal
         self.counters = CoreCounters()
         self.on_applied: Callable[[int, Command, Reply], None] = lambda group, command, reply: None
+        self.watched: Collection[int] = ()  # uids with live readers: without one, `on_applied` does not hear of appends
         self.on_turn: Callable[[], None] = lambda: None
         self.on_snapshot_effects: Callable[[Member, Effects], None] = lambda member, effects: None
         self.on_chunk: Callable[[Member, SnapshotChunk], None] = self.step
@@ -538,7 +539,7 @@ class ReplicatedEngine:
 
     def _apply(self, member: Member) -> None:
         """Apply the entries that are committed and durable here."""
-        self.counters.entries += apply_committed(member, self.on_applied, self._answer)
+        self.counters.entries += apply_committed(member, self.on_applied, self._answer, self.watched)
         member.raft.applied_to(member.group.applied_index)
         self.floor_ms = max(self.floor_ms, member.group.machine.log_ms)
         self._applied = True

@@ -123,7 +123,7 @@ class Assembly:
             self._engine.local.recalls.states = self._tier.states
             self.service.flush_here = self._tier.flush_now
             access, flusher = self._tier.access, self._tier.flusher
-            self._engine.local.store_is_full = lambda: access.store.writes.full
+            self._engine.local.memory.store_is_full = lambda: access.store.writes.full
             self._health.warn("object store", lambda: access.trouble() or flusher.trouble())
             self._view.store = lambda: access.trouble() or ""
             store_leads = None if self._joined is None else self._joined.store_leads(access)

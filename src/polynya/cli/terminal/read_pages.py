@@ -68,7 +68,7 @@ def follow(client: Client, stream: str, content_type: str, offset: str, *, retry
             if page.body or page.records:
                 yield page
     except exits.Unreachable as unreachable:
-        unreachable.hint = f"Go on with: polynya tail {stream} --offset {place.offset}"
+        unreachable.hint = f"Resume with: polynya tail {stream} --offset {place.offset}"
         raise
 
 

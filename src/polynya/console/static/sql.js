@@ -124,7 +124,7 @@ export function open(place, shell) {
   askJson("v1/tables", {}, { signal: abort.signal })
     .then(({ tables }) => {
       if (tables.length) field.placeholder = `select stream, count(*) from ${tables[0].name} group by stream`;
-      else tell("There are no tables yet: “polynya table create orders --prefix orders”, and then “polynya compact orders”, makes one.");
+      else tell("There are no tables yet: “polynya table create orders --prefix orders”, and then “polynya table sync orders”, makes one.");
       put(
         names,
         tables

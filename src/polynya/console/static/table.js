@@ -100,7 +100,7 @@ export function open(place, shell) {
       put(
         columns,
         h("p", { class: "quiet" }, "It was never built, so it has no columns yet: "),
-        h("pre", { class: "code" }, `polynya compact ${name}`),
+        h("pre", { class: "code" }, `polynya table sync ${name}`),
       );
       return;
     }

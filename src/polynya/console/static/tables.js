@@ -74,7 +74,7 @@ export function open(place, shell) {
     put(
       note,
       "There are no tables yet. This makes one of all streams whose names begin with “orders”, and fills it:",
-      h("pre", { class: "code" }, "polynya table create orders --prefix orders\npolynya compact orders"),
+      h("pre", { class: "code" }, "polynya table create orders --prefix orders\npolynya table sync orders"),
     );
   }
 

@@ -16,7 +16,7 @@ import msgspec
 
 from polynya.base.log_throttle import LogThrottle
 from polynya.front.common.response_memory import ResponseMemory
-from polynya.front.common.tls_handshakes import BACKLOG, Handshakes
+from polynya.front.common.tls_handshakes import BACKLOG, HANDSHAKES_MAX, Handshakes
 from polynya.front.http.auth.authorization import Authorizer
 from polynya.front.http.connection import Connection
 from polynya.front.http.protocol.cors import Cors
@@ -27,7 +27,7 @@ from polynya.front.http.protocol.extension import Handler
 from polynya.front.http.protocol.hosts import Hosts
 from polynya.front.http.protocol.responses import PREFLIGHT
 from polynya.front.http.protocol.router import Router
-from polynya.front.http.protocol.settings import HANDSHAKES_MAX, HttpSettings
+from polynya.front.http.protocol.settings import HttpSettings
 from polynya.front.http.protocol.tail_confirmation import TailConfirmation
 from polynya.front.http.routes.table import dispatch
 from polynya.service.api import Service
@@ -201,7 +201,7 @@ class HttpFront:
         """End the work of revoked principals. Their next request is authorized again."""
         for connection in self.connections:
             if connection.principal is not None and not connection.principal.alive:
-                connection.forget_repeat()
+                connection.forget_template()
         for subscriber in tuple(self.live):
             principal = subscriber.exchange.principal
             if principal is not None and not principal.alive:

@@ -10,6 +10,7 @@ from polynya.stream.commands import Delete, Expire, Touch, Unpin
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.trimming import past_of, release_front, release_past
 from polynya.stream.state import index
+from polynya.stream.state.effects import TailMoved
 from polynya.stream.state.model import Stream
 from polynya.stream.subscriptions.links import forget_stream
 
@@ -54,6 +55,7 @@ def apply_delete(machine: Machine, command: Delete, place: int) -> Reply:
         return tail_reply(Code.INCARNATION, stream)
     reply = tail_reply(Code.OK, stream)
     let_go(machine, stream, command.now_ms)
+    _tell_gone(machine, reply)
     return reply
 
 
@@ -70,7 +72,14 @@ def apply_expire(machine: Machine, command: Expire, place: int) -> Reply:
         return tail_reply(Code.ACTIVE, stream)
     reply = tail_reply(Code.OK, stream)
     let_go(machine, stream, command.now_ms)
+    _tell_gone(machine, reply)
     return reply
+
+
+def _tell_gone(machine: Machine, reply: Reply) -> None:
+    if reply.uid in machine.watched:
+        at = (reply.record, reply.byte)
+        machine.effects.append(TailMoved(reply.uid, *at, *at, gone=True))
 
 
 def apply_touch(machine: Machine, command: Touch, place: int) -> Reply:
