@@ -15,6 +15,7 @@ from worlds.journal_process import kill_writer
 from worlds.log_process import SEGMENT_BYTES, start_log_writer
 
 from polynya.embedded import CorruptData, Log, LogError, LogFailed, LogFull, LogLocked, LogReader, Record
+from polynya.wal.frames import SegmentHeader, pack_segment_header
 
 FOLDER = Path("/log")
 SMALL = 4096
@@ -164,6 +165,42 @@ def test_after_a_failed_sync_nothing_is_acknowledged_any_more() -> None:
         disk.power_cut(0)
         log = Log(FOLDER, segment_bytes=SMALL, files=disk)
         assert [r.data for r in log.iterate("t")][:1] == [b"one"]
+
+
+def test_a_crash_before_the_state_of_a_new_segment_loses_no_topic_and_no_cursor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(path: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    disk = FakeDisk()
+    log = Log(FOLDER, segment_bytes=SMALL, files=disk)
+    for _ in range(40):
+        log.append("t", bytes(200))
+    log.commit("t", "c", 7)
+    monkeypatch.setattr(disk, "unlink", refuse)
+    with pytest.raises(LogError, match="cannot be removed"):
+        log.trim("t", 40)
+    whole = {path: bytes(inode.cached) for path, inode in disk.files.items()}
+    newest = max(path for path in whole if path.suffix == ".journal")
+    empty = copy_with(disk, newest, whole[newest])
+    number, place = log._writer._open.number + 1, log._writer.end
+    header = SegmentHeader(log._writer.journal_id, number, 99, place)
+    fd = empty.create(FOLDER / f"{number:010d}.journal")
+    empty.write(fd, [pack_segment_header(header)], 0)
+    empty.sync(fd)
+    empty.sync_folder(FOLDER)
+    for _ in range(2):
+        log = Log(FOLDER, segment_bytes=SMALL, files=empty)
+        assert (log.topics(), log.end("t"), log.count("t"), log.cursors("t")) == (["t"], 40, 0, {"c": 7})
+        empty.kill()
+    log = Log(FOLDER, segment_bytes=SMALL, files=empty)
+    assert log.append("t", b"next") == 40
+    log.trim("t", 41)
+    empty.power_cut(0.5)
+    log = Log(FOLDER, segment_bytes=SMALL, files=empty)
+    assert (log.end("t"), log.cursors("t")) == (41, {"c": 7})
+    assert len([path for path in empty.files if path.suffix == ".journal"]) == 1
 
 
 def test_a_failed_background_sync_fails_the_next_append() -> None:

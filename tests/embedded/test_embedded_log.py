@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from polynya.embedded import (
     UnknownCursor,
     UnknownTopic,
 )
+from polynya.embedded.operations import Trim
 from polynya.wal import Journal
 
 SMALL = 4096
@@ -356,3 +358,48 @@ def test_the_library_is_lean_to_import() -> None:
     assert not loaded & {"asyncio", "click", "cryptography", "http", "httpx", "jwt", "logging", "obstore", "ssl", "uvloop"}
     rooms = {name.split(".")[1] for name in loaded if name.startswith("polynya.")}
     assert rooms == {"base", "embedded", "files", "wal"}
+
+
+def test_threads_read_while_segments_change_and_topics_go(tmp_path: Path) -> None:
+    wrong: list[BaseException] = []
+    done = threading.Event()
+    with Log(tmp_path, sync="never", segment_bytes=SMALL) as log:
+        log.append("t", b"0")
+
+        def read() -> None:
+            try:
+                while not done.is_set():
+                    end = log.end("t")
+                    assert log.read("t", end - 1) == b"%d" % (end - 1)
+                    with suppress(UnknownTopic, RecordTrimmed, RecordMissing):
+                        log.trim("going", log.end("going"))
+            except BaseException as error:
+                wrong.append(error)
+                raise
+
+        readers = [threading.Thread(target=read) for _ in range(3)]
+        for reader in readers:
+            reader.start()
+        for number in range(1, 2000):
+            log.append("t", b"%d" % number)
+            log.append("going", b"x" * 20)
+            if number % 50 == 0:
+                with suppress(UnknownTopic):
+                    log.delete("going")
+        done.set()
+        for reader in readers:
+            reader.join()
+    assert not wrong
+    with Log(tmp_path, segment_bytes=SMALL) as log:
+        assert [record.data for record in log.iterate("t")] == [b"%d" % n for n in range(2000)]
+
+
+def test_a_topic_deleted_under_a_trim_is_not_trimmed_under_its_new_name(tmp_path: Path) -> None:
+    with Log(tmp_path, segment_bytes=SMALL) as log:
+        log.append("t", b"old")
+        stale = Trim(log._catalog.topics["t"], 1, 3)
+        log.delete("t")
+        log.append("t", b"new")
+        with pytest.raises(UnknownTopic, match="deleted meanwhile"):
+            log._submit(stale)
+        assert list(log.iterate("t")) == [Record(0, b"new")]

@@ -148,8 +148,9 @@ class Catalog:
         total = topic.bytes_next + size
         run = topic.run
         if run is None:
-            run = self.index.add(topic.number, number, offset, topic.bytes_next, total)
-            topic.run = run
+            run = Run(number, topic.bytes_next, self.segment)
+            run.add(number, offset, total)
+            self.index.runs[topic.number] = topic.run = run
             topic.places.add(self.segment, number)
         else:
             run.add(number, offset, total)

@@ -9,12 +9,22 @@ from polynya.embedded.writing import LogWriter
 
 
 class _Group:
-    __slots__ = ("done", "operations")
+    __slots__ = ("operations", "waiting")
 
     def __init__(self, operation: Operation) -> None:
         self.operations = [operation]
-        self.done = threading.Lock()
-        self.done.acquire()
+        self.waiting: list[threading.Lock] = []  # one lock of each other thread, released at the end
+
+    def join(self, operation: Operation) -> threading.Lock:
+        self.operations.append(operation)
+        mine = threading.Lock()
+        mine.acquire()
+        self.waiting.append(mine)
+        return mine
+
+    def finish(self) -> None:
+        for lock in self.waiting:
+            lock.release()
 
 
 class GroupCommit:
@@ -44,16 +54,15 @@ class GroupCommit:
     def submit(self, operation: Operation) -> None:
         """Run an operation and return when it is written. Raises its error."""
         with self._mutex:
-            group = self._group
-            if group is not None:
-                group.operations.append(operation)
+            if self._group is None:
+                group, done = _Group(operation), None
+                self._group = group
             else:
-                mine = self._group = _Group(operation)
-        if group is not None:
-            with group.done:  # each that waits lets the next one go
-                pass
+                group, done = self._group, self._group.join(operation)
+        if done is None:
+            self._lead(group)
         else:
-            self._lead(mine)
+            done.acquire()
         if operation.error is not None:
             raise operation.error
 
@@ -68,7 +77,7 @@ class GroupCommit:
                 operation.error = operation.error or error
             raise
         finally:
-            group.done.release()
+            group.finish()
 
     def _detach(self, group: _Group) -> None:
         """Let no operation join the group any more."""

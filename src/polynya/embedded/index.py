@@ -38,9 +38,10 @@ class Run:
     up to the end of each frame. One thread adds; others read frames that they know to exist.
     """
 
-    __slots__ = ("bytes_before", "ends", "first", "numbers", "offsets")
+    __slots__ = ("bytes_before", "ends", "first", "numbers", "offsets", "segment")
 
-    def __init__(self, first: int, bytes_before: int) -> None:
+    def __init__(self, first: int, bytes_before: int, segment: int = 0) -> None:
+        self.segment = segment  # 0 in an index that was read from a file
         self.first = first
         self.bytes_before = bytes_before
         self.numbers = array("I")

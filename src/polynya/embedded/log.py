@@ -141,7 +141,7 @@ class Log(ReadableLog):
             raise RecordMissing(f"topic {topic!r} ends at {found.next}; it cannot be trimmed to {before}", found.next)
         if before <= found.first:
             return
-        self._submit(Trim(topic, before, self._bytes_before(found, before)))
+        self._submit(Trim(found, before, self._bytes_before(found, before)))
         self._release()
 
     def cursor(self, topic: str, name: str) -> Cursor:

@@ -124,18 +124,21 @@ class DeleteTopic(Change):
 
 
 class Trim(Change):
-    """Remove the records before a number. `size`: the payload bytes of all records before it."""
+    """Remove the records of a topic before a number. `size`: the payload bytes of all of them."""
 
-    __slots__ = ("before", "size")
+    __slots__ = ("before", "size", "topic")
     alone = True
 
-    def __init__(self, name: str, before: int, size: int) -> None:
-        super().__init__(name)
+    def __init__(self, topic: Topic, before: int, size: int) -> None:
+        super().__init__(topic.name)
+        self.topic = topic
         self.before = before
         self.size = size
 
     def stage(self, write: Staging) -> None:
         topic = self.existing(write)
+        if topic is not self.topic:
+            raise UnknownTopic(f"topic {self.name!r} was deleted meanwhile")
         if self.before > topic.first:
             write.put(Kind.TRIM, topic, self.before, U64.pack(self.size), 0, 0)
 

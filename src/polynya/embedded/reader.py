@@ -20,7 +20,7 @@ from polynya.wal.frames import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES, Segment
 from polynya.wal.recovery import OFFSET_MASK, SUFFIX, Segment, segment_path
 
 _READ_BYTES = 1 << 20  # of new frames, at once
-_ATTEMPTS = 20  # to find the segments while a writer removes some of them
+_ATTEMPTS = 5  # to find the segments while a writer removes some of them
 
 
 class ReadOnlyFiles(OsFiles):
@@ -65,7 +65,11 @@ class LogReader(ReadableLog):
         with self._lock:
             if self._closed:
                 raise LogClosed(f"the reader of the log in {self._folder} is closed")
-            if not self._follow():
+            try:
+                is_whole = self._follow()
+            except CorruptData:
+                is_whole = False  # or the writer took frames back: loading tells
+            if not is_whole:
                 self._reload()
             return self._catalog
 

@@ -132,8 +132,8 @@ class ReadableLog:
 
     def _run(self, topic: Topic, number: int) -> tuple[int, Run]:
         """Return the segment that holds a record, and the topic's frames in it."""
-        segment = topic.places.segment_of(number)
-        if segment == self._catalog.segment and (run := topic.run):
+        segment, run = topic.places.segment_of(number), topic.run
+        if run is not None and run.segment == segment:
             return segment, run
         return segment, self._reader.index(segment).runs[topic.number]
 

@@ -171,6 +171,8 @@ class LogWriter:
 
     def release(self) -> None:
         """Remove the segments that hold no record any more. Raises `LogError`."""
+        if self._fresh:
+            return  # the newest state is in the segment before
         oldest = min(self._reader.segments)
         if oldest == self._open.number or oldest >= (below := self.catalog.oldest_segment()):
             return
