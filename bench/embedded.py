@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-walrus", action="store_true")
     options = parser.parse_args()
-    root = Path(tempfile.mkdtemp(prefix="embedded-bench-", dir=options.folder))
+    root = Path(tempfile.mkdtemp(prefix="embedded-bench-", dir=options.folder.absolute()))
     program = None if options.no_walrus else build(CRATE.parents[1] / ".build" / "walrus")
     print(f"{'':<8} {'sync':>6} {'threads':>7} {'batch':>6} {'appends/s':>12} {'p50 us':>10} {'p99 us':>10} {'reads/s':>12}")
     try:
