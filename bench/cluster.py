@@ -61,7 +61,7 @@ async def start(folder: Path) -> dict[int, CoreRuntime]:
 
 
 def leader_of(engines: dict[int, CoreRuntime], group: int) -> CoreRuntime | None:
-    return next((engine for engine in engines.values() if engine.replicated is not None and engine.replicated.leads(group)), None)
+    return next((engine for engine in engines.values() if engine.replicated is not None and engine.replicated.is_leader(group)), None)
 
 
 async def whole(folder: Path, count: int, in_flight: int) -> None:

@@ -174,3 +174,79 @@ def test_a_planted_import_of_a_room_is_found(room: str) -> None:
 @pytest.mark.parametrize("place", PURE)
 def test_a_planted_import_of_a_library_is_found(place: str) -> None:
     assert forbidden_modules(place, [PLANTED]) == {"pyspark", "socket"}
+
+
+CIRCLES = {  # what may import each other inside a room, type hints included -> why; at most these modules of the room take part
+    "raft": (
+        "disk_loss election following leading membership quiescence raft reading snapshots",
+        "one protocol: a reaction to a message begins others, and all of them change the state of one member",
+    ),
+    "stream": (
+        "machine placement rules.eviction rules.forks rules.lifetimes rules.meta rules.publishing rules.retention rules.tables rules.trimming "
+        "rules.writes snapshots.encode state.feature_level subscriptions.links subscriptions.rules",
+        "the table of commands is in the machine, and the rules that it names take the machine as their state; hints alone close the circle",
+    ),
+    "service": (
+        "routing.fan_out routing.remote_tails routing.service streams.local streams.retention",
+        "the routed service and its helpers name each other in hints",
+    ),
+    "front": (
+        "common.response_memory http.api.buckets http.auth.authorization http.connection http.protocol.append_template http.protocol.exchange "
+        "http.routes.append http.routes.bucket http.routes.create http.routes.delete http.routes.head http.routes.listing "
+        "http.routes.long_poll http.routes.pages http.routes.positions http.routes.preconditions http.routes.read http.routes.refusals "
+        "http.routes.retention http.routes.sse http.routes.table http.server",
+        "an exchange, its connection and the handlers of its routes name each other in hints",
+    ),
+}
+
+
+def modules_of(room: str) -> dict[str, str]:
+    """The modules of a room by their dotted names inside it, with their sources."""
+    found = {}
+    for path in (SOURCE / room).rglob("*.py"):
+        parts = path.relative_to(SOURCE / room).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path.read_text()
+    return found
+
+
+def named_modules(text: str, room: str, modules: Iterable[str]) -> set[str]:
+    """The modules of the room that a source imports, also those only for type hints."""
+    prefix, names = f"polynya.{room}.", set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.module and f"{node.module}.".startswith(prefix):
+            inside = node.module[len(prefix) :]
+            for alias in node.names:
+                names.add(f"{inside}.{alias.name}".lstrip(".") if f"{inside}.{alias.name}".lstrip(".") in modules else inside)
+        elif isinstance(node, ast.Import):
+            names |= {alias.name[len(prefix) :] for alias in node.names if alias.name.startswith(prefix)}
+    return names & set(modules)
+
+
+def circle_of(sources: dict[str, str], room: str) -> set[str]:
+    """The modules of a room that import themselves, directly or over others."""
+    imports = {name: named_modules(text, room, sources) - {name} for name, text in sources.items()}
+
+    def reached(begin: str) -> set[str]:
+        seen, todo = set[str](), [begin]
+        while todo:
+            for name in imports[todo.pop()] - seen:
+                seen.add(name)
+                todo.append(name)
+        return seen
+
+    return {name for name in sources if name in reached(name)}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_files_of_a_room_import_each_other_in_no_circle_but_the_listed_one(room: str) -> None:
+    assert circle_of(modules_of(room), room) == set(CIRCLES.get(room, ("", ""))[0].split())
+
+
+def test_a_planted_circle_is_found() -> None:
+    planted = {
+        "a": "from polynya.wal import b",
+        "b": "if TYPE_CHECKING:\n    from polynya.wal.c import C",
+        "c": "import polynya.wal.a",
+        "d": "from polynya.wal.a import A",
+    }
+    assert circle_of(planted, "wal") == {"a", "b", "c"}

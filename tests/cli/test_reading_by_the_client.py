@@ -50,7 +50,7 @@ def test_a_repeated_event_is_printed_once() -> None:
         (error(403, "FORBIDDEN"), exits.REFUSED, "about FORBIDDEN [FORBIDDEN] (request r7)"),
         (DROP, exits.UNREACHABLE, "no response from http://127.0.0.1"),
         ((502, {}, b"<html>"), exits.UNREACHABLE, "the server responded 502"),
-        ((200, {"content-type": "text/html"}, b"<html>"), exits.REFUSED, "is this a server of streams?"),
+        ((200, {"content-type": "text/html"}, b"<html>"), exits.REFUSED, "check that the URL is a Durable Streams server"),
     ],
 )  # fmt: skip
 def test_a_read_that_fails_is_told_as_other_commands_tell_it(answer: object, code: int, said: str) -> None:

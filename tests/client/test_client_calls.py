@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 import httpx
 import pytest
-from talks import LOST, NOBODY, no, ok, play, token
+from operations import LOST, NOBODY, no, ok, play, token
 
 from polynya.client import (
     AnswerDamaged,

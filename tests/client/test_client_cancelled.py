@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from polynya.client import ClientError, StreamNotFound
-from polynya.client.aio import AsyncReader
-from polynya.client.blocking import Reader
+from polynya.client.aio.client import AsyncReader
+from polynya.client.blocking.client import Reader
 from polynya.client.drivers import AsyncFeed, Feed
 from polynya.client.messages import HttpRequest, HttpResponse, Retry
 from polynya.client.reading import ReadPosition, read

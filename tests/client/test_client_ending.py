@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from polynya.client import Batching, ProducerFailed, Retry
-from polynya.client.aio_producer import AsyncProducer
-from polynya.client.blocking_producer import Producer
+from polynya.client.aio.producer import AsyncProducer
+from polynya.client.blocking.producer import Producer
 from polynya.client.http import AsyncWire, Wire, options_of
 from polynya.client.messages import HttpRequest
 from polynya.client.producing import Names
@@ -93,7 +93,7 @@ def test_an_opened_answer_is_closed_when_its_reader_is_cancelled_before_it_has_i
     async def story() -> None:
         wire = AsyncWire(OPTIONS)
         wire._http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
-        wire.compass = SimpleNamespace(ways=lambda *_: list(OPTIONS.servers), owns=lambda *_: False, heard=lambda *_: True)
+        wire.router = SimpleNamespace(ways=lambda *_: list(OPTIONS.servers), owns=lambda *_: False, on_answer=lambda *_: True)
         opening = asyncio.create_task(wire.open(HttpRequest("GET", "/v1/stream/s")))
         async with asyncio.timeout(SECONDS):
             await asked.wait()

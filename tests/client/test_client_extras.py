@@ -165,11 +165,11 @@ def test_a_custom_header_leaves_this_machine_no_more_than_a_token_does(server: A
     with Client(server.url) as client:
         stream = client.stream("s").with_options(headers={"x-api-key": "secret"})
         stream.head()
-        assert stream._wire.compass.ways("/v1/stream/s", 0.0) == [server.url]
-        assert client.with_options(params={"k": "v"})._wire.compass is stream._wire.compass, "what it learned is kept from call to call"
+        assert stream._wire.router.ways("/v1/stream/s", 0.0) == [server.url]
+        assert client.with_options(params={"k": "v"})._wire.router is stream._wire.router, "what it learned is kept from call to call"
     assert not [path for _, path, _ in server.seen if path.startswith("/v1/node")]
     with Client(server.url, headers={"x-api-key": "secret"}) as client:
         client.stream("s").head()
-        assert client._wire.compass.ways("/v1/stream/s", 0.0) == [server.url]
+        assert client._wire.router.ways("/v1/stream/s", 0.0) == [server.url]
     token = NodeRouter([server.url], with_token=True)
     assert token.guarded() is token

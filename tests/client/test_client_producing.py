@@ -9,10 +9,10 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from talks import LOST, NOBODY, no, ok, play, token
+from operations import LOST, NOBODY, no, ok, play, token
 
 from polynya.client import Appended, Batching, Outcome, ProducerFailed, ProducerFenced, ProducerGap, Refused, Retry, StreamClosed
-from polynya.client.messages import Broken, Heard, HttpRequest, HttpResponse
+from polynya.client.messages import Broken, EffectResult, HttpRequest, HttpResponse
 from polynya.client.producing import Names, Phase, ProducerCore
 from polynya.client.streams import Subject, producer_names
 
@@ -69,7 +69,7 @@ def run(core: ProducerCore, server: Server, *, seconds: float = 60.0, now: float
         if request is None:
             now = max(now + 0.001, at)
             continue
-        core.heard(request, Heard(now, 1.0, server.answer(request)))
+        core.on_result(request, EffectResult(now, 1.0, server.answer(request)))
     return now
 
 
@@ -120,10 +120,10 @@ def test_what_overtook_waits_and_is_not_mistaken_for_a_loss() -> None:
     fill(core, 6)
     first, second, third = (core.due(0.0) for _ in range(3))
     assert first and second and third
-    core.heard(third, Heard(0.0, 1.0, server.answer(third)))
+    core.on_result(third, EffectResult(0.0, 1.0, server.answer(third)))
     late = server.answer(second)  # refused before the first came, told after it was answered
-    core.heard(first, Heard(0.0, 1.0, server.answer(first)))
-    core.heard(second, Heard(0.0, 1.0, late))
+    core.on_result(first, EffectResult(0.0, 1.0, server.answer(first)))
+    core.on_result(second, EffectResult(0.0, 1.0, late))
     run(core, server)
     assert server.records == [0, 1, 2, 3, 4, 5] and core.failure is None
 
@@ -133,7 +133,7 @@ def test_a_pause_holds_up_what_comes_after() -> None:
     fill(core, 6)
     first = core.due(0.0)
     assert first
-    core.heard(first, Heard(0.0, 1.0, no(503, "UNAVAILABLE", retry_after="2")))
+    core.on_result(first, EffectResult(0.0, 1.0, no(503, "UNAVAILABLE", retry_after="2")))
     assert core.due(1.0) is None and 2.0 <= (core.wake_at(1.0) or 0) < 2.5
     run(core, server, now=3.0)
     assert server.records == [0, 1, 2, 3, 4, 5]
@@ -148,7 +148,7 @@ def test_what_got_no_good_answer_is_sent_again_and_stored_once(in_between: HttpR
         assert request
         if applied:
             server.answer(request)
-        core.heard(request, Heard(0.0, 1.0, in_between))
+        core.on_result(request, EffectResult(0.0, 1.0, in_between))
         run(core, server)
         assert server.records == [0, 1] and core.applied == 2 and core.repeats == 1
 
@@ -160,9 +160,9 @@ def test_an_answer_to_another_append_is_not_taken_for_ones_own() -> None:
     second = core.due(0.0)
     assert run_first and second
     of_first = server.answer(run_first)
-    core.heard(second, Heard(0.0, 1.0, of_first))
+    core.on_result(second, EffectResult(0.0, 1.0, of_first))
     assert core.applied == 0
-    core.heard(run_first, Heard(0.0, 1.0, of_first))
+    core.on_result(run_first, EffectResult(0.0, 1.0, of_first))
     run(core, server)
     assert server.records == [0, 1, 2, 3] and core.applied == 4
 
@@ -187,13 +187,13 @@ def test_of_what_was_lost_without_an_answer_nobody_can_tell() -> None:
     fill(core, 6)
     first, second = core.due(0.0), core.due(0.0)
     assert first and second
-    core.heard(first, Heard(0.0, 1.0, LOST))
-    core.heard(second, Heard(0.0, 1.0, NOBODY))
+    core.on_result(first, EffectResult(0.0, 1.0, LOST))
+    core.on_result(second, EffectResult(0.0, 1.0, NOBODY))
     now = 0.0
     while core.failure is None:
         now = core.wake_at(now) or now
         if (request := core.due(now)) is not None:
-            core.heard(request, Heard(now, 1.0, NOBODY))
+            core.on_result(request, EffectResult(now, 1.0, NOBODY))
     error = core.failure
     assert (error.applied, error.refused, error.unknown) == (0, 4, 2) and error.outcome is Outcome.UNKNOWN
     outcomes = [settled.result.outcome for settled in core.settled if isinstance(settled.result, ProducerFailed)]
@@ -207,8 +207,8 @@ def test_a_later_answer_proves_that_the_earlier_ones_were_applied() -> None:
     first, second = core.due(0.0), core.due(0.0)
     assert first and second
     server.answer(first)
-    core.heard(first, Heard(0.0, 1.0, LOST))
-    core.heard(second, Heard(0.0, 1.0, server.answer(second)))
+    core.on_result(first, EffectResult(0.0, 1.0, LOST))
+    core.on_result(second, EffectResult(0.0, 1.0, server.answer(second)))
     assert core.applied == 4 and core.is_idle
 
 
@@ -254,7 +254,7 @@ def test_two_runs_that_claim_one_epoch_at_the_same_time_do_not_both_believe_it()
         fill(core, 2)
         probe = core.due(0.0)
         assert probe
-        core.heard(probe, Heard(0.0, 1.0, server.answer(probe)))
+        core.on_result(probe, EffectResult(0.0, 1.0, server.answer(probe)))
     run(one, server)
     run(other, server)
     assert one.applied == 2 and other.applied == 0
@@ -288,12 +288,12 @@ def test_a_close_is_stored_once_and_only_after_what_is_before_it(last: list[byte
     first = core.due(0.0)
     assert first is not None and core.due(0.0) is None
     server.answer(first)
-    core.heard(first, Heard(0.0, 1.0, LOST))
-    core.heard(again := core.due(1.0), Heard(1.0, 1.0, server.answer(again)))
+    core.on_result(first, EffectResult(0.0, 1.0, LOST))
+    core.on_result(again := core.due(1.0), EffectResult(1.0, 1.0, server.answer(again)))
     closing = core.due(1.0)
     assert closing.headers["stream-closed"] == "true" and closing.headers["producer-seq"] == "1"
     server.answer(closing)
-    core.heard(closing, Heard(1.0, 1.0, LOST))
+    core.on_result(closing, EffectResult(1.0, 1.0, LOST))
     run(core, server, now=2.0)
     assert core.failure is None and core.applied == 2 + len(last) and server.records == [0, 1, *map(int, last)] and server.closed
 
@@ -352,7 +352,7 @@ def test_a_probe_is_repeated_until_it_is_answered() -> None:
     for outcome in (NOBODY, LOST, no(503, "UNAVAILABLE")):
         probe = core.due(100.0)
         assert probe and core.due(100.0) is None and core.wake_at(100.0) is None
-        core.heard(probe, Heard(0.0, 1.0, outcome))
+        core.on_result(probe, EffectResult(0.0, 1.0, outcome))
     run(core, server)
     assert server.records == [0, 1]
 
@@ -404,7 +404,7 @@ def test_every_record_is_stored_once_and_in_order_or_the_error_counts_exactly(se
             answers.append((request, arrive(chance, server, request)))
         elif act == 3 and answers:
             request, answer = answers.pop(chance.randrange(len(answers)))
-            core.heard(request, Heard(now, chance.random(), answer))
+            core.on_result(request, EffectResult(now, chance.random(), answer))
         elif act == 4:
             now += chance.random() / 10
         if given >= total and not on_the_way and not answers:

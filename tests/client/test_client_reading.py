@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from talks import END, LOST, NOBODY, OPENED, Played, no, ok, play, token
+from operations import END, LOST, NOBODY, OPENED, Played, no, ok, play, token
 
 from polynya.client import Retry, StreamGone, StreamReplaced, Trimmed, Unavailable
 from polynya.client.messages import Broken, HttpResponse

@@ -64,14 +64,14 @@ def test_what_once_failed_does_not_again() -> None:
 
 
 def test_a_seed_gives_the_same_run_in_another_process() -> None:
-    code = f"import sys; sys.path[:0] = {[str(TESTS), str(TESTS.parent / 'src')]!r}; from sim.swarm import run_swarm; print(run_swarm(4, 6).trace)"
+    code = f"import sys; sys.path[:0] = {[str(TESTS), str(TESTS.parent / 'src')]!r}; from sim.swarm import run_swarm; print(run_swarm(1, 10).trace)"
     others = [
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | {"PYTHONHASHSEED": salt}
         ).stdout.strip()
         for salt in ("1", "2")
     ]
-    assert others == [run_swarm(4, 6).trace] * 2
+    assert others == [run_swarm(1, 10).trace] * 2
 
 
 @pytest.mark.process
@@ -105,12 +105,14 @@ def test_all_that_can_happen_happens() -> None:
     for seed in range(200):
         counts.update(step.mishap for step in SwarmEpisode(seed).schedule)
     assert set(counts) == set(ALL)
-    store: Counter[str] = Counter()
-    for seed in range(6):
-        episode = run_swarm(seed)
+    wanted, store = {"503", "untold", "stale"}, Counter[str]()
+    for seed in range(12):
+        episode = run_swarm(seed, 8)
         if episode.world.store is not None:
             store += episode.world.store.faults
-    assert {"503", "untold", "stale"} <= set(store)
+        if wanted <= set(store):
+            break
+    assert wanted <= set(store)
 
 
 def test_a_schedule_shrinks_to_what_matters() -> None:

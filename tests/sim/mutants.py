@@ -110,8 +110,8 @@ def _without_producers() -> Callable[[Stream], Stream]:
     return lambda stream: msgspec.structs.replace(sound(stream), producers=None)
 
 
-async def _by_the_map_alone(placing: PlacementReconciler, group: int) -> bool:
-    await placing._residence.drop(group, told_ms=2**62)
+async def _by_the_map_alone(reconciler: PlacementReconciler, group: int) -> bool:
+    await reconciler._lifecycle.drop(group, told_ms=2**62)
     return True
 
 
@@ -136,7 +136,7 @@ def _claims_at_once(subscription: Subscription, command: SubscriptionEvent) -> C
 
 def _campaigns_at_once(raft: Raft) -> None:
     if raft.role is not Role.LEADER and election.may_campaign(raft):
-        raft.sleeping = False
+        raft.quiescent = False
         election._campaign(raft, forced=False)
 
 
@@ -394,7 +394,7 @@ NOTICED: dict[str, tuple[Any, str, Any]] = {  # by a test (`STORIES`), where a s
         "_capture",
         edited_function(Backups._capture, "await service.local.linearize(number)", "pass"),
     ),
-    "an older copy of a node's data is let in": (PeerJournalPositions, "lacks", lambda recollection, hello: ""),
+    "an older copy of a node's data is let in": (PeerJournalPositions, "lacks", lambda positions, hello: ""),
     # … of evictions, of backups, and of what a recovery finds
     "a stream that was evicted and trimmed is recovered with what was trimmed": (
         store_recovery.whole_again,

@@ -8,7 +8,7 @@ from typing import TypeVar
 from urllib.parse import quote, urlencode
 
 from polynya.client.errors import AnswerDamaged, ClientError, Outcome, OutcomeUnknown, Unavailable, refused, said
-from polynya.client.messages import Broken, Heard, HttpRequest, HttpResponse, Pause, Retry, Send, Talk, Trouble
+from polynya.client.messages import Backoff, Broken, EffectResult, HttpRequest, HttpResponse, Operation, Pause, Retry, Send
 
 Result = TypeVar("Result")
 
@@ -47,17 +47,17 @@ def call(
     *,
     repeatable: bool,
     again: Callable[[], HttpRequest] | None = None,
-) -> Talk[Result]:
+) -> Operation[Result]:
     """Send a request until it succeeds, and return `take(response)`. Raises `ClientError`.
 
     An `AnswerDamaged` raised by `take` counts as a failed attempt. `repeatable` marks an idempotent request, which is retried even when
     an attempt may have been applied. `again` builds the request to send after a response that broke off."""
-    trouble = Trouble(retry)
+    backoff = Backoff(retry)
     reads = request.method in ("GET", "HEAD")
     perhaps = False  # an attempt may have been applied
     while True:
-        heard = yield Send(request)
-        outcome = answer_of(heard)
+        effect_result = yield Send(request)
+        outcome = answer_of(effect_result)
         verdict = judge(outcome)
         damage: AnswerDamaged | None = None
         if verdict is None:
@@ -73,7 +73,7 @@ def call(
                 error.outcome = Outcome.UNKNOWN  # an earlier attempt may have been applied
             raise error
         perhaps |= verdict is Verdict.PERHAPS
-        pause = trouble.pause(heard, retry_after(outcome)) if repeatable or not perhaps else None
+        pause = backoff.pause(effect_result, retry_after(outcome)) if repeatable or not perhaps else None
         if pause is None:
             raise damage or failure(outcome, what, perhaps=perhaps and not reads)
         yield Pause(pause)
@@ -81,9 +81,9 @@ def call(
             request = again()
 
 
-def answer_of(heard: Heard) -> HttpResponse | Broken:
-    assert isinstance(heard.what, HttpResponse | Broken)
-    return heard.what
+def answer_of(effect_result: EffectResult) -> HttpResponse | Broken:
+    assert isinstance(effect_result.what, HttpResponse | Broken)
+    return effect_result.what
 
 
 def retry_after(what: HttpResponse | Broken) -> float:

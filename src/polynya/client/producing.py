@@ -38,7 +38,7 @@ from polynya.client.errors import (
     StreamClosed,
     refused,
 )
-from polynya.client.messages import Broken, Heard, HttpRequest, HttpResponse, Retry, Trouble
+from polynya.client.messages import Backoff, Broken, EffectResult, HttpRequest, HttpResponse, Retry
 from polynya.client.values import Appended, Json, encode, is_json, to_bytes
 from polynya.client.verbs import appended
 
@@ -81,6 +81,7 @@ class Batch:
 
     __slots__ = (
         "attempts",
+        "backoff",
         "closes",
         "floor",
         "held",
@@ -91,7 +92,6 @@ class Batch:
         "records",
         "sending",
         "size",
-        "trouble",
     )
 
     def __init__(self, number: int, retry: Retry) -> None:
@@ -106,7 +106,7 @@ class Batch:
         self.held = False  # held back until the earlier batches are applied
         self.perhaps = False  # an attempt may have been applied
         self.not_before = 0.0
-        self.trouble = Trouble(retry)
+        self.backoff = Backoff(retry)
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -128,7 +128,7 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProducerCore:
-    """The state machine. Call `offer` for each record, `due` for the next request, and `heard` with its result.
+    """The state machine. Call `offer` for each record, `due` for the next request, and `on_result` with its result.
 
     `wake_at` says when to call `due` again. `settled` collects completed batches until the client takes them."""
 
@@ -145,7 +145,7 @@ class ProducerCore:
         self._steady = 0  # batches applied since the last overtaking
         self._epoch = names.epoch or 0
         self._probing = False
-        self._probe_trouble = Trouble(retry)
+        self._probe_trouble = Backoff(retry)
         self._probe_not_before = 0.0
         self._cause: ClientError | None = None
         self._full = True  # the last batch accepts no more records
@@ -276,7 +276,7 @@ class ProducerCore:
     # --- requests out ----------------------------------------------------------------------------------------------------------
 
     def due(self, now: float) -> HttpRequest | None:
-        """Return the next request to send now. Pass its result to `heard`, with the same request."""
+        """Return the next request to send now. Pass its result to `on_result`, with the same request."""
         if self.phase is Phase.OPENING:
             return self._probe(now)
         if self.phase is Phase.FAILED or self._cause is not None:
@@ -340,21 +340,21 @@ class ProducerCore:
 
     # --- answers in ------------------------------------------------------------------------------------------------------------
 
-    def heard(self, request: HttpRequest, heard: Heard) -> None:
+    def on_result(self, request: HttpRequest, effect_result: EffectResult) -> None:
         """Process the result of a request that `due` returned."""
         if self._probing:
             self._probing = False
-            self._probed(heard)
+            self._probed(effect_result)
             return
         number = int(request.headers["producer-seq"])
         batch = next((batch for batch in self._batches if batch.number == number), None)
         if batch is not None:  # otherwise a later response or a failure has completed it
             batch.sending = False
-            self._judge(batch, heard)
+            self._judge(batch, effect_result)
         self._advance()
 
-    def _judge(self, batch: Batch, heard: Heard) -> None:
-        answer = answer_of(heard)
+    def _judge(self, batch: Batch, effect_result: EffectResult) -> None:
+        answer = answer_of(effect_result)
         verdict = judge(answer)
         if verdict is None:
             assert isinstance(answer, HttpResponse)
@@ -367,11 +367,11 @@ class ProducerCore:
             self._never(batch, refused(answer, self.what))
             return
         batch.perhaps |= verdict is Verdict.PERHAPS
-        pause = batch.trouble.pause(heard, retry_after(answer))
+        pause = batch.backoff.pause(effect_result, retry_after(answer))
         if pause is None:
             self._fail(failure(answer, self.what, perhaps=batch.perhaps))
         else:
-            batch.not_before = heard.now + pause
+            batch.not_before = effect_result.now + pause
 
     def _is_ours(self, batch: Batch, answer: HttpResponse) -> bool:
         """Return True if the response can be the one to this batch.
@@ -439,19 +439,19 @@ class ProducerCore:
         if self._cause is not None and not any(batch.sending for batch in self._batches):
             self._finish(self._cause)
 
-    def _probed(self, heard: Heard) -> None:
-        answer = answer_of(heard)
+    def _probed(self, effect_result: EffectResult) -> None:
+        answer = answer_of(effect_result)
         verdict = judge(answer)
         if isinstance(answer, HttpResponse) and verdict is Verdict.NEVER:
             self._claim(refused(answer, self.what))
         elif verdict is None:
             self._fail(Refused(f"{self.what}: the server does not store producer sequences"))
         else:
-            pause = self._probe_trouble.pause(heard, retry_after(answer))
+            pause = self._probe_trouble.pause(effect_result, retry_after(answer))
             if pause is None:
                 self._fail(failure(answer, self.what, perhaps=False))
             else:
-                self._probe_not_before = heard.now + pause
+                self._probe_not_before = effect_result.now + pause
         self._advance()
 
     def _claim(self, error: Refused) -> None:

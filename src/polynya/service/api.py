@@ -49,7 +49,7 @@ def facts_of(stream: Stream, history: int = 0, *, known: bool = True) -> Facts:
         stream.ttl_seconds,
         stream.expires_at_ms,
         history,
-        None if stream.front is None else stream.front.retention,
+        None if stream.extras is None else stream.extras.retention,
         stream.stream_seq,
         known,
     )

@@ -186,7 +186,7 @@ class Machine:
             self.release_pack(pack, home_group, now_ms)
         return Reply(Code.OK, detail=accepted)
 
-    def make_small(self, gone: int) -> None:
+    def compact_dicts(self, gone: int) -> None:
         """Rebuild the stream dicts after `gone` removals if they are mostly empty: a dict never shrinks in place."""
         self._room = max(self._room, len(self.streams) + gone)
         if self._room > 2 * len(self.streams) + 1024:

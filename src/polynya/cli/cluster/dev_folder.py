@@ -95,7 +95,7 @@ def cluster_id(folder: Path) -> str:
     with_data = sorted(each.parent for each in folder.glob(f"node-*/{BIRTH}"))
     known = {birth.cluster_id for node in with_data if (birth := birth_of(node)) is not None}
     if len(known) > 1 or (with_data and not known):
-        why = "belongs to different clusters" if known else f"does not name it either ({BIRTH} is unreadable)"
+        why = "belongs to different clusters" if known else f"does not contain it either ({BIRTH} is unreadable)"
         raise exits.Refused(
             f"{path} {what}, and the data of the nodes {why}. Nothing was changed",
             hint=f"Restore the cluster's id in {path} from a copy. A new id would not match the data.",

@@ -145,7 +145,7 @@ def token_ls_command(tokens: Tokens, everything: bool, jwts: bool, as_json: bool
 @click.argument("token", required=False)
 @click.option("--jti", metavar="ID", help="Revoke the JWT with this id instead.")
 @click.option("--sub", metavar="SUBJECT", help="Revoke all JWTs issued to this subject so far instead.")
-@click.option("--keep", metavar="DURATION", type=SECONDS, help="How long JWTs stay revoked; must exceed their lifetime.  [default: 30d]")
+@click.option("--keep", metavar="DURATION", type=SECONDS, help="Keep JWTs revoked this long; must exceed their lifetime.  [default: 30d]")
 @as_json
 @tokens_option
 def token_revoke_command(tokens: Tokens, token: str | None, jti: str | None, sub: str | None, keep: float | None, as_json: bool) -> None:

@@ -82,12 +82,12 @@ class Client:
         """`quiet`: skip the warning about unencrypted tokens."""
         from polynya.client.routing import NodeRouter
 
-        self.compass = NodeRouter(server_urls(server, origin), with_token=bool(token))
-        self.server = self.compass.servers[0]
+        self.router = NodeRouter(server_urls(server, origin), with_token=bool(token))
+        self.server = self.router.servers[0]
         self.token = token
         self.ca_file = ca_file
         self.origin = origin
-        for url in self.compass.servers if token and not quiet else ():
+        for url in self.router.servers if token and not quiet else ():
             if not is_loopback(url) and url.startswith("http://"):
                 output.notice(f"the token is sent to {url} unencrypted: anyone on the network path can read and use it")
         self._http = self.connections()
@@ -98,7 +98,7 @@ class Client:
         import httpx
 
         try:
-            for server in self.compass.servers:
+            for server in self.router.servers:
                 httpx.URL(server)
         except httpx.InvalidURL as error:
             raise exits.Misused(f"{self.origin} {server!r} is not a URL: {error}") from None
@@ -108,7 +108,7 @@ class Client:
             verify=self.verify,
             timeout=httpx.Timeout(seconds, connect=CONNECT_SECONDS),
             # A proxy cannot reach this machine's loopback.
-            trust_env=not (all(map(is_loopback, self.compass.servers)) or os.environ.get("NO_PROXY") == "*"),
+            trust_env=not (all(map(is_loopback, self.router.servers)) or os.environ.get("NO_PROXY") == "*"),
         )
 
     def asynchronous(self, seconds: float, connect: float = CONNECT_SECONDS) -> httpx.AsyncClient:
@@ -134,7 +134,7 @@ class Client:
 
     def another(self) -> Client:
         """Return a client of the same servers with its own connections, one per thread."""
-        return Client(",".join(self.compass.servers), ca_file=self.ca_file, origin=self.origin, token=self.token, quiet=True)
+        return Client(",".join(self.router.servers), ca_file=self.ca_file, origin=self.origin, token=self.token, quiet=True)
 
     def admin(self) -> Client:
         """Return a client of the node's admin port: on the same host, or on this machine if the port is local only. Raises `exits.Ended`."""
@@ -194,21 +194,21 @@ class Client:
 
         wanted = options.pop("seconds", ANSWER_SECONDS)
         options["timeout"] = httpx.Timeout(wanted, connect=CONNECT_SECONDS)
-        ways = self.compass.ways(path, time.monotonic())
+        ways = self.router.ways(path, time.monotonic())
         for left, server in reversed(list(enumerate(reversed(ways)))):
             if len(ways) > 1:
-                seconds = OWNER_SECONDS if self.compass.owns(server, path) else ANSWER_SECONDS
+                seconds = OWNER_SECONDS if self.router.owns(server, path) else ANSWER_SECONDS
                 options = {**options, "timeout": httpx.Timeout(min(seconds, wanted), connect=NEXT_SECONDS)}
             try:
                 answer = self._http.request(method, server + path, **options)
             except httpx.TransportError as error:
-                self.compass.heard(server, path, None, time.monotonic())
+                self.router.on_answer(server, path, None, time.monotonic())
                 if not left or not never_sent(error):
                     raise
                 continue
-            if self.compass.heard(server, path, (answer.status_code, answer.headers), time.monotonic()):
+            if self.router.on_answer(server, path, (answer.status_code, answer.headers), time.monotonic()):
                 self._meet(server)
-                self.compass.heard(server, path, (answer.status_code, answer.headers), time.monotonic())
+                self.router.on_answer(server, path, (answer.status_code, answer.headers), time.monotonic())
             return answer
         raise AssertionError("unreachable: at least one route exists")
 
@@ -218,7 +218,7 @@ class Client:
 
         try:
             told = self._http.request("GET", f"{server}/v1/node", timeout=CONNECT_SECONDS)
-            self.compass.met(told.json().get("nodes", {}).values() if told.is_success else ())
+            self.router.met(told.json().get("nodes", {}).values() if told.is_success else ())
         except (httpx.TransportError, ValueError):
             return
 
@@ -260,7 +260,7 @@ class Client:
         if self._wire is None:
             from polynya.client.http import Options, Wire
 
-            self._wire = Wire(Options(servers=self.compass.servers, token=self.token, verify=self.verify))
+            self._wire = Wire(Options(servers=self.router.servers, token=self.token, verify=self.verify))
         return self._wire
 
     def ended(self, error: ClientError, what: str, *, stream: str = "") -> exits.Ended:

@@ -255,7 +255,7 @@ async def _recover(configs: list[Config], take_over: bool) -> _Outcome:
         raise ConfigError(f"cold.root: there is no folder {configs[0].store.root}; set the folder of the lost node's objects")
     store = open_shared(configs)
     if store is None:
-        raise ConfigError("cold.backend is none: set the object store of the lost nodes")
+        raise ConfigError('cold.backend = "none": set the object store of the lost nodes')
     try:
         with progress.Live(lambda seconds: f"listing the object store, {progress.spelled_seconds(seconds)}"):
             states = await FromStore.open(store)

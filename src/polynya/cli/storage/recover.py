@@ -300,7 +300,7 @@ def _creation(stream: Stream) -> dict[str, str]:
         headers["stream-ttl"] = str(stream.ttl_seconds)
     elif stream.expires_at_ms is not None and stream.expires_at_ms > datetime.now(UTC).timestamp() * 1000:
         headers["stream-expires-at"] = datetime.fromtimestamp(stream.expires_at_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    retention = stream.front.retention if stream.front is not None else None
+    retention = stream.extras.retention if stream.extras is not None else None
     if retention is not None:
         headers["stream-retention-age"] = "forever" if retention.age_seconds is None else str(retention.age_seconds)
         headers["stream-retention-bytes"] = "forever" if retention.bytes is None else str(retention.bytes)

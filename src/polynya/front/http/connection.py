@@ -106,7 +106,7 @@ class Connection(asyncio.Protocol):
             exchange.number = number = self._next
             self._next = number + 1
             try:
-                request.propose(*found)
+                request.propose(found[0], found[1])
             except Exception as error:  # noqa: BLE001 (the client must get an answer)
                 exchange.fault(error)
             return
@@ -280,7 +280,7 @@ class Connection(asyncio.Protocol):
         if length > APPEND_BYTES_MAX:
             self.refuse("BODY_TOO_LARGE", f"a body has at most {APPEND_BYTES_MAX} bytes; split it")
             return
-        if self.front.entrance is not None and not self.front.entrance.welcomes(head):
+        if self.front.entrance is not None and not self.front.entrance.is_known(head):
             self.refuse("UNAUTHORIZED", "")
             return
         if not self._expectation_met(head, first):
@@ -450,7 +450,7 @@ class Connection(asyncio.Protocol):
             if self._next == self._sent and waited > patience and self.transport is not None:
                 if unsent and not self.transport.is_closing():
                     self.front.counters.stalled += 1
-                    self.front.complain("closed a connection: the client did not read its response", "", self)
+                    self.front.log_rate_limited("closed a connection: the client did not read its response", "", self)
                 self.transport.abort()
         elif self._body is not None:
             arrived = len(self._body) if isinstance(self._body, bytearray) else len(self._body.data)

@@ -26,7 +26,7 @@ from polynya.stream.commands import Append, Command, ConfirmPin, Create, Delete,
 from polynya.stream.machine import Machine
 from polynya.stream.read_plan import ColdPiece, HotPiece, Inherited, ReadPlan, ReadRefused, cut
 from polynya.stream.replies import Code, Done, Reply
-from polynya.stream.rules.eviction import ghost_of, where_of
+from polynya.stream.rules.eviction import evicted_view, where_of
 from polynya.stream.rules.tables import Lag, Table, lag_of
 from polynya.stream.state.model import ColdSlice, Stream
 
@@ -140,12 +140,12 @@ class LocalGroups:
         return machine
 
     def find(self, group: int, name: str) -> Stream | Refusal:
-        """Return the live stream, or why it cannot be found; for an evicted one its `eviction.ghost_of`. Raises Unavailable when the
+        """Return the live stream, or why it cannot be found; for an evicted one its `eviction.evicted_view`. Raises Unavailable when the
         group has left."""
         machine = self.machines.get(group) or self.here(group)
         stream = machine.streams.get(name)
         if stream is None:
-            return ghost_of(machine, name) or _NOT_FOUND
+            return evicted_view(machine, name) or _NOT_FOUND
         if stream.deleted:
             return _GONE
         if (stream.ttl_seconds is not None or stream.expires_at_ms is not None) and self._expired(machine, group, stream):
@@ -462,7 +462,7 @@ class LocalGroups:
         if not isinstance(stream, Stream):
             return stream
         if (
-            stream.front is not None
+            stream.extras is not None
             and where_of(stream) is not None
             and not (query.record == Position.NOW or query.record >= stream.next_record)
         ):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from polynya.base.offsets import format_token
 from polynya.stream.commands import Append, Bundle, Create, Fork, Retention
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.lifetimes import is_expired, is_surely_expired, let_go, tail_reply
+from polynya.stream.rules.lifetimes import is_expired, is_surely_expired, release, tail_reply
 from polynya.stream.rules.producers import accept_producer, judge_producer, last_of, producer_key, repeat_of
 from polynya.stream.rules.retention import retention_of, set_retention
 from polynya.stream.state.effects import TailMoved
@@ -155,7 +155,7 @@ def apply_create(machine: Machine, command: Create, place: int) -> Reply:
     if reply is not None:
         return reply
     if known is not None:
-        let_go(machine, known, command.now_ms)
+        release(machine, known, command.now_ms)
     stream = _new_stream(machine, command)
     batch = command.batch
     producer = command.producer

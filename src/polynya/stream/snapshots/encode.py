@@ -220,7 +220,7 @@ def _adopt(machine: Machine, stream: Stream, read_payload: Callable[[int, int], 
     stream.content_type = intern(stream.content_type)
     machine.streams[stream.name] = stream
     machine.by_uid[stream.uid] = stream
-    if stream.front is not None and stream.front.retention is not None:
+    if stream.extras is not None and stream.extras.retention is not None:
         machine.retaining[stream.uid] = stream
     for attempt, pin in (stream.pins or {}).items():
         if not pin.confirmed:

@@ -64,7 +64,7 @@ class Authorizer:
 
     # --- requests --------------------------------------------------------------------------------------------------------------
 
-    def admit(self, front: HttpFront, exchange: Exchange) -> bool:
+    def authorize(self, front: HttpFront, exchange: Exchange) -> bool:
         """Authorize a request. Return True to dispatch it now; False if it gets its response, or is dispatched, later. Raises
         `Failure`."""
         connection = exchange.connection
@@ -92,7 +92,7 @@ class Authorizer:
             return False
         return True
 
-    def welcomes(self, head: Head) -> bool:
+    def is_known(self, head: Head) -> bool:
         """Report whether the credentials are valid, before a large body is read."""
         path = head.target.partition("?")[0]
         if is_open(path):

@@ -375,7 +375,9 @@ class Subscriber:
 
     def _cut(self) -> None:
         self._front.counters.live_cut += 1
-        self._front.complain("disconnected a live reader: it was too slow for its stream", self._exchange.shown_target, self._connection)
+        self._front.log_rate_limited(
+            "disconnected a live reader: it was too slow for its stream", self._exchange.shown_target, self._connection
+        )
         self._end_with_error("SLOW_READER")
 
     def _end_with_error(self, code: str, message: str = "") -> None:

@@ -7,7 +7,7 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from polynya.client.clock import heard
+from polynya.client.clock import effect_result
 from polynya.client.handles import ProducerProgress
 from polynya.client.messages import Retry
 from polynya.client.producing import Batching, Names, ProducerCore
@@ -134,7 +134,7 @@ class Producer(ProducerProgress):
                     self._changed.wait(None if at is None else max(at - now, 0.001))
             what = self._wire.send(request)
             with self._changed:
-                self._core.heard(request, heard(what))
+                self._core.on_result(request, effect_result(what))
                 self._settle()
 
     def _settle(self) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any
 
-from polynya.client.clock import heard
+from polynya.client.clock import effect_result
 from polynya.client.errors import ProducerFailed
 from polynya.client.handles import ProducerProgress
 from polynya.client.messages import Retry
@@ -170,7 +170,7 @@ class AsyncProducer(ProducerProgress):
                     async with asyncio.timeout(None if at is None else max(at - now, 0.0)):
                         await self._news.wait()
             what = await self._wire.send(request)
-            self._core.heard(request, heard(what))
+            self._core.on_result(request, effect_result(what))
             self._settle()
 
     def _settle(self) -> None:
