@@ -25,12 +25,14 @@ ANSWER_SECONDS = 60.0
 VERBS = ("REGISTER", "PUT", "GET", "STATE", "METRICS")
 HISTORY_LINES = 1000
 _LENGTH = Struct("<I")
-_HELP = """REGISTER <topic>         create a topic
-PUT <topic> <payload>    append a message
-GET <topic>              take the next message of the cursor that all readers share
-STATE <topic>            the topic's leader
-METRICS                  the node's view of the cluster
-help, exit"""
+_HELP = (
+    "REGISTER <topic>         create a topic",
+    "PUT <topic> <payload>    append a message",
+    "GET <topic>              take the next message of the shared cursor",
+    "STATE <topic>            show the leader of a topic",
+    "METRICS                  show the cluster as this node sees it",
+    "help, exit",
+)
 
 
 class TextClient:
@@ -157,7 +159,7 @@ def _prompt(client: TextClient) -> None:
             if line in ("exit", "quit"):
                 return
             if line == "help":
-                click.echo(_HELP)
+                click.echo("\n".join(_HELP))
             elif line:
                 click.echo(client.call(line))
                 topics.update(line.split()[1:2])

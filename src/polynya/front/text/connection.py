@@ -4,24 +4,51 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, cast
+from collections.abc import Coroutine
+from typing import Any, Protocol, cast
 
 from polynya.base.errors import PolynyaError
+from polynya.front.text.counters import TextCounters
 from polynya.front.text.gate import Caller
 from polynya.front.text.protocol import BadCommand, BadFrame, TextCommand, pack_frame, parse_command, take_frames
-from polynya.front.text.topics import TextError, fault
-
-if TYPE_CHECKING:
-    from polynya.front.text.server import TextFront
+from polynya.front.text.topics import TextError, Topics, fault
+from polynya.service.api import Service
 
 REQUESTS_MAX = 64  # pipelined and not answered; then the connection is not read
 STALL_SECONDS = 30  # for the rest of a frame, and for a client to read a response
 
 
+class ConnectionOwner(Protocol):
+    """The front that a connection belongs to."""
+
+    @property
+    def service(self) -> Service: ...
+    @property
+    def topics(self) -> Topics: ...
+    @property
+    def counters(self) -> TextCounters: ...
+    @property
+    def is_tls(self) -> bool: ...
+
+    def now(self) -> float: ...
+
+    def caller(self) -> Caller: ...
+
+    def admit(self, connection: TextConnection) -> bool: ...
+
+    def forget(self, connection: TextConnection) -> None: ...
+
+    def malformed(self, connection: TextConnection, why: str) -> None: ...
+
+    def unexpected(self, error: Exception) -> None: ...
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
+
+
 class TextConnection(asyncio.Protocol):
     """Runs pipelined PUTs together; any other command waits for those before it, and they for it."""
 
-    def __init__(self, front: TextFront) -> None:
+    def __init__(self, front: ConnectionOwner) -> None:
         self.remote = ""
         self.transport: asyncio.Transport | None = None
         self._front = front

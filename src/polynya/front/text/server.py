@@ -7,7 +7,6 @@ import logging
 import socket
 import ssl
 import time
-from collections import Counter
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
@@ -16,31 +15,13 @@ from polynya.base.log_throttle import LogThrottle
 from polynya.front.common.stream_quotas import StreamQuotas
 from polynya.front.common.tls_handshakes import BACKLOG, Handshakes
 from polynya.front.text.connection import TextConnection
+from polynya.front.text.counters import TextCounters
 from polynya.front.text.gate import Caller
 from polynya.front.text.topics import NodeView, Topics
 from polynya.service.api import Service
 
 _SWEEP_SECONDS = 2.0
 log = logging.getLogger("polynya.text")
-
-
-class TextCounters:
-    """Counters of one front."""
-
-    def __init__(self) -> None:
-        self.commands: Counter[str] = Counter()
-        self.errors = 0
-        self.malformed = 0
-        self.refused = 0  # connections over the limit, and handshakes dropped
-        self.timeouts = 0
-
-    def count(self, verb: str) -> None:
-        """Count a command."""
-        self.commands[verb] += 1
-
-    def refuse(self) -> None:
-        """Count a refused connection."""
-        self.refused += 1
 
 
 class TextFront:
@@ -60,7 +41,6 @@ class TextFront:
         self.topics = Topics(service, view)
         self.counters = TextCounters()
         self.connections: set[TextConnection] = set()
-        self.now = time.monotonic
         self._connections_max = connections_max
         self._access = access
         self._quotas = StreamQuotas(cores)
@@ -108,6 +88,10 @@ class TextFront:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def now(self) -> float:
+        """Return seconds of a monotonic clock."""
+        return time.monotonic()
 
     def caller(self) -> Caller:
         """Return the access control of a new connection."""
