@@ -49,6 +49,7 @@ ROOMS = {  # room: the rooms that it may import
     "stream": "base",
     "transport": "base",
     "wal": "base files",
+    "embedded": "base files wal",
     "base": "",
     "files": "",
     "observability": "",

@@ -118,6 +118,21 @@ def test_kafka_is_not_served_where_it_would_go_round_access_control():
     assert any("Kafka clients" in line for line in open_to_all.unsafe)
 
 
+def test_the_text_protocol_beyond_loopback_has_tls_and_tokens():
+    assert loaded().text_place is None and not loaded().text_needs_token
+    assert loaded(text_listen="on").text_place == ("127.0.0.1", 4441)
+    assert loaded(text_listen="on", listen="127.0.0.1:0").text_place == ("127.0.0.1", 0)
+    assert not loaded(text_listen="on").text_needs_token and not loaded(text_listen="on").has_tokens
+    assert loaded(text_listen="on", auth_required="true").text_needs_token
+    assert "the text protocol has no TLS" in refusal({"--text-listen": "0.0.0.0:4441"})
+    beyond = loaded(text_listen="0.0.0.0:4441", tls_self="true")
+    assert beyond.text_needs_token and beyond.has_tokens and not beyond.needs_token and beyond.unsafe == []
+    unsafe = loaded(text_listen="0.0.0.0:4441", unsafe_no_auth="true")
+    assert not unsafe.text_needs_token and len(unsafe.unsafe) == 2
+    assert "text_listen" in refusal({"--text-listen": "nowhere"})
+    assert "port up to 65531" in refusal({"--text-listen": "on", "--listen": "127.0.0.1:65532"})
+
+
 def test_settings_of_access_go_together():
     assert "tls.cert and tls.key" in refusal({"--tls-cert": "x.pem"})
     assert "generates a certificate" in refusal({"--tls-cert": "x.pem", "--tls-key": "x.key", "--tls-self": "true"})

@@ -19,7 +19,7 @@ OF_READERS = {"polynya_reader_lag_entries", "polynya_reader_lag_seconds"}  # of 
 
 
 def test_every_metric_of_the_table_is_in_a_real_scrape(world: World) -> None:
-    node = world.start("--cores", "2")
+    node = world.start("--cores", "2", "--text-listen", "on")
     httpx.put(f"{node.url}/v1/stream/scraped", headers={"Content-Type": "text/plain"}, content=b"x", timeout=60).raise_for_status()
     text = httpx.get(f"{node.url}/metrics", timeout=60).text
     missing = {metric.name for metric in METRICS if f"\n{metric.name}" not in text.replace("\r", "")}

@@ -38,7 +38,7 @@ class Keeper:
         self._copying: asyncio.Task[None] | None = None
         self.audit = AuditLog(AuditFile(config.data))
         self.tls = Tls(start.tls) if start.tls is not None else None
-        self.known = open_access(config, self.file) if config.needs_token or config.admin_listen else None
+        self.known = open_access(config, self.file) if config.has_tokens else None
         self.access = self.known if config.needs_token else None
         self._start = start
         self._transport = transport
@@ -142,7 +142,7 @@ def open_access(config: Config, tokens: TokenFile) -> Access:
 
 def check_access(config: Config) -> str | None:
     """Return a warning for the operator before the cores start, or None. Raise `ConfigError` if the tokens are unreadable."""
-    if not (config.needs_token or config.admin_listen):
+    if not config.has_tokens:
         return None
     if open_access(config, TokenFile(config.data)).is_empty:
         return f"no valid token exists: run polynya token create admin --allow all,admin --data {config.data}"

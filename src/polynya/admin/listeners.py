@@ -34,12 +34,16 @@ from polynya.front.http.protocol.extension import Handler, Request, Response
 from polynya.front.http.protocol.hosts import Hosts
 from polynya.front.http.protocol.settings import HttpSettings
 from polynya.front.http.server import HttpFront, Protection
+from polynya.front.text.server import TextFront
+from polynya.front.text.topics import NodeView
 from polynya.service.routing.service import NodeService
 from polynya.service.tables import TableRefused, Tables
+from polynya.stream.placement import META_GROUP
 from polynya.system.open_files import raise_limit, shares
 from polynya.system.ports import shared_listener, spelled
 from polynya.wire.tables import StoreRef
 
+TEXT_PART = 4  # the text protocol may have one in so many of the connections of the base port
 STOP_SECONDS = 3.0  # an append in flight needs milliseconds; only stalled readers are cut off
 ActOf = Callable[[Request], str]
 """The audit name of a request; empty if it is not audited."""
@@ -62,7 +66,7 @@ class Backends(NamedTuple):
 
 
 class Listeners:
-    """The HTTP fronts of one core."""
+    """The fronts of one core: HTTP on up to three ports, and the text protocol."""
 
     def __init__(
         self,
@@ -78,9 +82,10 @@ class Listeners:
         self.tables = routes = TableRoutes(behind.tables, _store_ref(start), service.now_ms, behind.read_object)
         questions = SqlWorker(start.config)
         clients = shares(raise_limit(), cores=start.cores, nodes=len(start.config.cluster.nodes))
+        self.text = text_front(start, service, keeper, connections_max=clients.base // TEXT_PART) if start.text_port else None
         settings = HttpSettings(
             long_poll_seconds=start.config.long_poll_timeout,
-            connections_max=clients.base,
+            connections_max=clients.base - (clients.base // TEXT_PART if self.text else 0),
             object_store=start.config.cold.backend != "none",
         )
         aside = msgspec.structs.replace(settings, connections_max=clients.admin)
@@ -121,18 +126,25 @@ class Listeners:
             keeper.known.on_deaths += [front.let_go for front in self._fronts()]
             keeper.known.on_settle.append(self.base.settle)
         health.registry.add(metric_sources.of_front(self.base))
+        if self.text is not None:
+            health.registry.add(metric_sources.of_text(self.text))
         health.registry.add(lambda: {"polynya_sql_queries_total": questions.asked})
 
     async def open(self) -> None:
         start = self._start
         await self.base.start([shared_listener(start.host, start.port)])
         await self.admin.start([shared_listener(start.admin_host, start.admin_port)])
+        if self.text is not None:
+            await self.text.start([shared_listener(start.text_host, start.text_port)])
         if self.far_admin is not None:
             await self.far_admin.start([shared_listener(start.far_admin_host, start.far_admin_port)])
 
     async def close(self) -> None:
         """Finish the requests in flight, for at most `STOP_SECONDS`."""
-        await asyncio.gather(*(front.stop(STOP_SECONDS) for front in self._fronts()))
+        stops = [front.stop(STOP_SECONDS) for front in self._fronts()]
+        if self.text is not None:
+            stops.append(self.text.stop(STOP_SECONDS))
+        await asyncio.gather(*stops)
 
     def _fronts(self) -> list[HttpFront]:
         return [front for front in (self.base, self.admin, self.far_admin) if front is not None]
@@ -195,6 +207,25 @@ class Listeners:
             return await (elsewhere if _cluster_act(request) else cluster.handle)(request)
 
         return {CLUSTER + "/": self._audited(_cluster_act, cluster_acts), ADMIN: self._audited(_admin_act, elsewhere)}
+
+
+def text_front(start: CoreStart, service: NodeService, keeper: Keeper, *, connections_max: int) -> TextFront:
+    """Return the front of the text protocol, with the access control and TLS of the base port."""
+    node = start.birth.node or 1
+    view = NodeView(
+        node,
+        leader_of=lambda name: service.leader_of(service.group_of(name)),
+        leader=lambda: service.leader_of(META_GROUP),
+        nodes=lambda: sorted({node, *service.voters_of(META_GROUP)}),
+    )
+    return TextFront(
+        service,
+        view,
+        connections_max=connections_max,
+        access=keeper.known if start.config.text_needs_token else None,
+        cores=start.cores,
+        tls=keeper.tls.context if keeper.tls is not None else None,
+    )
 
 
 def _part_of(handler: Handler, firsts: Collection[str]) -> Handler:

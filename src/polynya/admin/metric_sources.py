@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from polynya.engine.replicated import ReplicatedEngine
 from polynya.engine.standalone import StandaloneEngine
 from polynya.front.http.server import HttpFront
+from polynya.front.text.protocol import COMMANDS
+from polynya.front.text.server import TextFront
 from polynya.observability.metrics import Samples, label
 from polynya.service.streams.local import LocalGroups
 
@@ -159,5 +161,22 @@ def of_front(front: HttpFront) -> Callable[[], Samples]:
         for status, count in front.counters.statuses.items():
             classes[label("polynya_http_responses_total", **{"class": f"{status // 100}xx"})] += count
         return requests() | classes | {"polynya_http_connections": len(front.connections)}
+
+    return read
+
+
+def of_text(front: TextFront) -> Callable[[], Samples]:
+    """Return the metrics of the text protocol."""
+
+    def read() -> Samples:
+        counters = front.counters
+        return {
+            "polynya_text_connections": len(front.connections),
+            "polynya_text_connections_refused_total": counters.refused,
+            "polynya_text_errors_total": counters.errors,
+            "polynya_text_malformed_total": counters.malformed,
+            "polynya_text_timeouts_total": counters.timeouts,
+            **{label("polynya_text_commands_total", command=verb): counters.commands[verb] for verb in sorted(COMMANDS)},
+        }
 
     return read

@@ -92,3 +92,11 @@ URL_TOKEN_SECONDS_MAX = 3600  # remaining lifetime of a token in `?access_token=
 JWKS_BYTES_MAX = 1 * MIB  # the key set of an issuer
 AUDIT_FILE_BYTES_MAX = 8 * MIB  # then the audit log starts a new file …
 AUDIT_FILES_MAX = 8  # … and keeps this many older ones
+
+LOG_RECORD_BYTES_MAX = 64 * MIB  # embedded log: one record, or all records of a batch: one frame
+LOG_BATCH_RECORDS_MAX = 65_536  # embedded log: a reader decodes a batch whole
+LOG_TOPICS_MAX = 65_536  # embedded log: each segment begins with the state of all topics …
+LOG_CURSORS_MAX = 65_536  # … and cursors
+LOG_NAME_BYTES_MAX = 255  # embedded log: a topic's or cursor's name in UTF-8
+LOG_WRITE_BYTES = 8 * MIB  # embedded log: appends of several threads that share one write
+LOG_INDEX_CACHE_BYTES = 32 * MIB  # embedded log: indexes of sealed segments kept in memory

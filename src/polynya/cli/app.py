@@ -39,6 +39,7 @@ VERBS = {  # name: (module, help line), in the order of --help
     "token": ("node.tokens", "Create, list and revoke access tokens."),
     "config": ("node.config", "Show and check the settings of a node."),
     "context": ("remote.contexts", "Save servers under names, and choose the default server."),
+    "walrus": ("remote.walrus", "Send commands of the Walrus text protocol."),
     "bench": ("streams.bench", "Measure a node, and verify the records that it stored."),
     "doctor": ("diagnostics.doctor", "Check the machine, the settings and the server, and suggest fixes."),
     "debug": ("diagnostics.bundle", "Collect diagnostics for support."),

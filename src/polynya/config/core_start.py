@@ -52,6 +52,8 @@ class CoreStart(msgspec.Struct, frozen=True, kw_only=True):
     admin_port: int
     far_admin_host: str = ""  # from `admin_listen`, if set
     far_admin_port: int = 0
+    text_host: str = ""  # from `text_listen`, if set
+    text_port: int = 0
     peer_host: str = ""  # peer port, in a cluster
     peer_port: int = 0
     kafka_host: str = ""

@@ -115,6 +115,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     long_poll_timeout: float = limits.LONG_POLL_SECONDS_DEFAULT
     unsafe_no_auth: bool = False
     admin_listen: str = ""
+    text_listen: str = ""
     allowed_hosts: str = ""
     cors_origins: str = "local"
     tls: TlsConfig = TlsConfig()
@@ -155,6 +156,29 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.is_local or self.unsafe_no_auth) if self.auth.required is None else self.auth.required
 
     @property
+    def text_place(self) -> tuple[str, int] | None:
+        """Return host and port of the text protocol; None if it is off. Raise ValueError with the expected form."""
+        if self.text_listen != "on":
+            return split_listen(self.text_listen) if self.text_listen else None
+        host, port = split_listen(self.listen)
+        if port > 65_531:
+            raise ValueError("the text port is that of listen plus 4, so 'on' needs a port up to 65531; name one")
+        return host, port and port + 4
+
+    @property
+    def text_needs_token(self) -> bool:
+        """Return True if commands of the text protocol need a token."""
+        place = self.text_place
+        if place is None:
+            return False
+        return self.needs_token or not (is_loopback(place[0]) or self.unsafe_no_auth)
+
+    @property
+    def has_tokens(self) -> bool:
+        """Return True if a port of this node asks for tokens."""
+        return self.needs_token or bool(self.admin_listen) or self.text_needs_token
+
+    @property
     def hosts(self) -> list[str]:
         """Return the host names that the node answers to without access control, beside those of the cluster."""
         return _words(self.allowed_hosts)
@@ -176,6 +200,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             found.append(f"unsafe-no-tls: so can what passes to and from {self.admin_listen}, the admin port")
         if self.kafka.listen not in (None, "off") and not is_loopback(split_listen(self.kafka.listen)[0]):
             found.append(f"unsafe-no-auth: Kafka clients that reach {self.kafka.listen} may read, write and delete topics")
+        if (place := self.text_place) is not None and not is_loopback(place[0]):
+            if not self.text_needs_token:
+                found.append(f"unsafe-no-auth: anybody who reaches port {place[1]}, the text protocol, may read and write")
+            if not self.tls.is_on:
+                found.append(f"unsafe-no-tls: so can what passes to and from port {place[1]}, the text protocol")
         if self.cluster.is_on and not self.cluster.ca and not is_loopback(self.cluster.listen_place[0]):
             found.append(
                 f"unsafe-no-tls: whoever reaches the peer port {self.cluster.listen or self.cluster.own.peer} may read and write all"
@@ -382,12 +411,17 @@ def _build(values: dict[str, Any]) -> Config:
 
 def _reach_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
     """Yield the ports that other machines reach without access control or TLS, unless a setting allows that."""
-    for key, listen, what in (("listen", config.listen, "it"), ("admin_listen", config.admin_listen, "the admin port")):
-        if key == "admin_listen" and not listen:
+    for key, listen, what in (
+        ("listen", config.listen, "it"),
+        ("admin_listen", config.admin_listen, "the admin port"),
+        ("text_listen", config.text_listen, "the text protocol"),
+    ):
+        if key != "listen" and not listen:
             continue
         origin = f"{key} ({origins[key]})"
         try:
-            is_local = is_loopback(split_listen(listen)[0])
+            place = config.text_place if key == "text_listen" else split_listen(listen)
+            is_local = place is None or is_loopback(place[0])
         except ValueError as error:
             yield f"{origin}: {listen!r}: {error}"
             continue

@@ -187,6 +187,13 @@ SETTINGS = (
         "Open the admin port at this address and port too, for holders of a token with `admin`. Default: loopback only, without tokens.",
     ),
     Setting(
+        "text_listen",
+        parse_text,
+        "",
+        "Serve the text protocol of Walrus at this address and port (docs/walrus.md). `on`: the host of `listen`, and its port plus 4. "
+        "Default: off. Beyond loopback it needs TLS, and callers need a token.",
+    ),
+    Setting(
         "allowed_hosts",
         parse_text,
         "",

@@ -114,6 +114,7 @@ def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
         far_host = resolve(far_host)[0]
         far = held.enter_context(take_port(far_host, far_port, name="admin_listen"))
         far_port = far.getsockname()[1]
+    text_host, text_port = _take_text(config, held)
     peer_host, peer_port = _take_peer(config, held)
     kafka_host, kafka_port = _take_kafka(config, held)
     tls = prepare_tls(config)
@@ -130,6 +131,8 @@ def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
         admin_port=admin.getsockname()[1],
         far_admin_host=far_host,
         far_admin_port=far_port,
+        text_host=text_host,
+        text_port=text_port,
         peer_host=peer_host,
         peer_port=peer_port,
         kafka_host=kafka_host,
@@ -219,6 +222,16 @@ def _take_admin(host: str, port: int) -> socket.socket:
     if port > 65535:
         raise ConfigError("listen: the admin port is the next one, so the port is at most 65534")
     return take_port(host, port, name="the admin port (the one after that of `listen`)")
+
+
+def _take_text(config: Config, held: contextlib.ExitStack) -> tuple[str, int]:
+    """Reserve the port of the text protocol; return its place, port 0 if it is off."""
+    place = config.text_place
+    if place is None:
+        return "", 0
+    host = resolve(place[0])[0]
+    taken = held.enter_context(take_port(host, place[1], name="text_listen", change="--text-listen"))
+    return host, taken.getsockname()[1]
 
 
 class _Node:
@@ -441,6 +454,8 @@ def banner(start: CoreStart, notice: str = "") -> str:
     lines = [f"polynya {described()}", f"listening on {url}", f"admin on http://{spelled(start.admin_host, start.admin_port)}"]
     if start.far_admin_port:
         lines.append(f"admin, with a token, on {scheme}://{spelled(start.far_admin_host, start.far_admin_port)}")
+    if start.text_port:
+        lines.append(f"text protocol on {spelled(start.text_host, start.text_port)}")
     if start.peer_port:
         others = ", ".join(f"{node.id} at {node.peer}" for node in start.config.cluster.others)
         lines.append(

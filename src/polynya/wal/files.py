@@ -169,7 +169,11 @@ class OsFiles:
 
 
 def _write_all(fd: int, data: bytes, offset: int) -> None:
-    view = memoryview(data)
+    done = os.pwrite(fd, data, offset)
+    if done == len(data):
+        return
+    view = memoryview(data)[done:]
+    offset += done
     while view:
         done = os.pwrite(fd, view, offset)
         view = view[done:]

@@ -26,7 +26,7 @@ pack_frame_head = Struct("<IIHBxQQ").pack  # all fields except the header CRC
 
 
 class FrameKind:
-    """Kinds of frames. 2 to 255 are reserved for other entries of the core."""
+    """Kinds of frames. other kinds belong to the rooms that stage them."""
 
     MARK = 0
     COMMAND = 1

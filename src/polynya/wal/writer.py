@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import msgspec
@@ -48,17 +49,18 @@ class SegmentWriter:
     def __init__(self, folder: Path, *, journal_id: int, segment_bytes: int, files: Files) -> None:
         self.failure: BaseException | None = None
         self._folder = folder
-        self._journal_id = journal_id
+        self.journal_id = journal_id
         self._segment_bytes = segment_bytes
         self._files = files
         self._fd = -1
         self._number = 0
         self._end = 0
+        self._replacing = threading.Lock()  # held while another thread must not use `_fd`
 
     def start(self, recovered: Recovered) -> None:
         """Open the newest segment, or create the first one."""
         if not recovered.segments:
-            header = SegmentHeader(self._journal_id, recovered.next_number, self._files.random64(), 0)
+            header = SegmentHeader(self.journal_id, recovered.next_number, self._files.random64(), 0)
             self._create(header)
             recovered.segments.append(Segment(header.number, header.nonce, header.seed(), 0, SEGMENT_HEADER_BYTES))
         else:
@@ -75,11 +77,30 @@ class SegmentWriter:
                 self._sync()
                 self.refuse_failed()  # the periodic check may have found a missing file meanwhile
         except OSError as error:
-            if self.failure is not None or not is_full(error):
-                self.failure = self.failure or error
-                raise
+            self._undo_full(batch, error)
+            raise
+
+    def extend(self, data: bytes) -> None:
+        """Write to the end of the newest segment without a sync. Raises like `write`."""
+        if self.failure is not None:
+            self.refuse_failed()
+        end = self._end
+        try:
+            self._files.write(self._fd, (data,), end)
+        except OSError as error:
+            here = self._number << 32 | end
+            self._undo_full(WriteBatch([], here, here, 0, durable=False), error)
+            raise
+        self._end = end + len(data)
+
+    def _undo_full(self, batch: WriteBatch, error: OSError) -> None:
+        """Undo a write on a full disk and raise `DiskFull`; any other error is fatal."""
+        if self.failure is not None or not is_full(error):
+            self.failure = self.failure or error
+            return
+        with self._replacing:
             self._undo(batch)
-            raise DiskFull(f"no space for the journal in {self._folder}: {error.strerror}") from error
+        raise DiskFull(f"no space for the journal in {self._folder}: {error.strerror}") from error
 
     def refuse_failed(self) -> None:
         """Raise `JournalFailed` or `JournalGone` after a failure."""
@@ -103,6 +124,15 @@ class SegmentWriter:
         self.failure = self.failure or _gone(path)
         self.refuse_failed()
 
+    def sync(self) -> None:
+        """Sync the newest segment, from any thread, for a caller whose writes are not durable.
+
+        Older segments are synced. Raises `JournalFailed`, `JournalGone`, `OSError`.
+        """
+        with self._replacing:
+            self.refuse_failed()
+            self._sync()
+
     def close(self, last: WriteBatch | None) -> None:
         """Write a final mark, sync it, and close the segment."""
         try:
@@ -119,7 +149,8 @@ class SegmentWriter:
     def _write_part(self, part: SegmentWrite) -> None:
         if part.segment != self._number:
             assert part.segment == self._number + 1 and part.previous_end == self._number << 32 | self._end, "segments follow one another"
-            self._move_on(part)
+            with self._replacing:
+                self._move_on(part)
         assert part.offset == self._end, "a write begins where the last one ended"
         self._files.write(self._fd, part.buffers, part.offset)
         self._end = part.end
@@ -131,7 +162,7 @@ class SegmentWriter:
         self.look()
         self._files.truncate(old, end + len(part.farewell))  # frees unused allocation; not synced, because losing this is harmless
         try:
-            self._create(SegmentHeader(self._journal_id, part.segment, part.nonce, part.previous_end))
+            self._create(SegmentHeader(self.journal_id, part.segment, part.nonce, part.previous_end))
             self._files.write(old, [part.farewell], end)  # not synced: it only matters if the new segment is lost
         finally:
             if self._fd != old:

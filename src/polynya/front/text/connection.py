@@ -1,0 +1,221 @@
+"""One connection of the text protocol: frames in, one response each, in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any, Protocol, cast
+
+from polynya.base.errors import PolynyaError
+from polynya.front.text.counters import TextCounters
+from polynya.front.text.gate import Caller
+from polynya.front.text.protocol import BadCommand, BadFrame, TextCommand, pack_frame, parse_command, take_frames
+from polynya.front.text.topics import TextError, Topics, fault
+from polynya.service.api import Service
+
+REQUESTS_MAX = 64  # pipelined and not answered; then the connection is not read
+STALL_SECONDS = 30  # for the rest of a frame, and for a client to read a response
+
+
+class ConnectionOwner(Protocol):
+    """The front that a connection belongs to."""
+
+    @property
+    def service(self) -> Service: ...
+    @property
+    def topics(self) -> Topics: ...
+    @property
+    def counters(self) -> TextCounters: ...
+    @property
+    def is_tls(self) -> bool: ...
+
+    def now(self) -> float: ...
+
+    def caller(self) -> Caller: ...
+
+    def admit(self, connection: TextConnection) -> bool: ...
+
+    def forget(self, connection: TextConnection) -> None: ...
+
+    def malformed(self, connection: TextConnection, why: str) -> None: ...
+
+    def unexpected(self, error: Exception) -> None: ...
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
+
+
+class TextConnection(asyncio.Protocol):
+    """Runs pipelined PUTs together; any other command waits for those before it, and they for it."""
+
+    def __init__(self, front: ConnectionOwner) -> None:
+        self.remote = ""
+        self.transport: asyncio.Transport | None = None
+        self._front = front
+        self._caller: Caller = front.caller()
+        self._buffer = bytearray()
+        self._waiting: deque[bytes] = deque()
+        self._answers: deque[list[str]] = deque()  # one list for each request that runs: its response
+        self._alone = False  # a command other than PUT runs
+        self._ending = False
+        self._last = ""  # the response after all others
+        self._paused = False
+        self._partial_since = 0.0  # a frame has begun
+        self._unread_since = 0.0  # the client does not read its responses
+
+    @property
+    def is_idle(self) -> bool:
+        """Report whether no request waits or runs."""
+        return not (self._waiting or self._answers)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.remote = str((transport.get_extra_info("peername") or ("?",))[0])
+        if not self._front.admit(self):
+            self._send("ERR too many connections; retry later")
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        self._waiting.clear()
+        self._caller.release()
+        self._front.forget(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._ending:
+            return
+        self._buffer += data
+        frames: list[bytes] = []
+        try:
+            while some := take_frames(self._buffer):
+                frames += some
+        except BadFrame as bad:
+            self._front.malformed(self, str(bad))
+            self._last = "ERR invalid frame length"
+            self._ending = True
+        self._waiting += frames
+        if not self._buffer:
+            self._partial_since = 0.0
+        elif frames or not self._partial_since:
+            self._partial_since = self._front.now()
+        self._pump()
+
+    def eof_received(self) -> bool:
+        self._ending = True
+        self._finish()
+        return not self._front.is_tls  # the responses in flight are sent; TLS cannot do that
+
+    def pause_writing(self) -> None:
+        self._unread_since = self._front.now()
+        self._pause()
+
+    def resume_writing(self) -> None:
+        self._unread_since = 0.0
+        self._pump()
+
+    def sweep(self, now: float) -> None:
+        """End a connection whose client neither completes a frame nor reads its responses."""
+        partial = 0.0 if self._paused else self._partial_since
+        since = self._unread_since or partial
+        if since and now - since > STALL_SECONDS and self.transport is not None:
+            self._front.counters.timeouts += 1
+            self.transport.abort()
+
+    def end(self) -> None:
+        """Close after the responses in flight."""
+        self._ending = True
+        self._waiting.clear()
+        self._finish()
+
+    def _pump(self) -> None:
+        """Start what may run now, and read on if there is room."""
+        while self._waiting and not self._alone and len(self._answers) < REQUESTS_MAX:
+            frame = self._waiting[0]
+            try:
+                command = parse_command(frame)
+                if command.verb != "PUT" and self._answers:
+                    break
+                self._waiting.popleft()
+                self._start(command, len(frame))
+            except (BadCommand, TextError) as wrong:
+                if self._waiting and self._waiting[0] is frame:
+                    self._waiting.popleft()
+                self._answer(self._slot(), str(wrong))
+        if self._unread_since or len(self._waiting) + len(self._answers) >= REQUESTS_MAX:
+            self._pause()
+        elif self._paused and self.transport is not None:
+            self._paused = False
+            self.transport.resume_reading()
+        self._finish()
+
+    def _pause(self) -> None:
+        """Stop reading until there is room."""
+        if not self._paused and self.transport is not None:
+            self._paused = True
+            self.transport.pause_reading()
+
+    def _start(self, command: TextCommand, size: int) -> None:
+        """Start a command. Raises `TextError` before it had any effect."""
+        self._front.counters.count(command.verb)
+        if command.verb != "AUTH":
+            self._caller.check(command, size)
+        if command.verb != "PUT":
+            self._alone = True
+            self._front.spawn(self._run(command, self._slot()))
+            return
+        slot = self._slot()
+        try:
+            self._front.topics.put(command, lambda response: self._answer(slot, response))
+        except TextError as wrong:
+            self._answer(slot, str(wrong))
+
+    async def _run(self, command: TextCommand, slot: list[str]) -> None:
+        response = "ERR the node is stopping"
+        try:
+            if command.verb == "AUTH":
+                response = await self._caller.authenticate(command.argument)
+            else:
+                if command.verb == "REGISTER":
+                    await self._caller.check_quota(self._front.service, command.argument)
+                response = await self._front.topics.run(command)
+        except TextError as wrong:
+            response = str(wrong)
+        except PolynyaError as error:
+            response = fault(error)
+        except Exception as error:  # noqa: BLE001 (the client must get a response)
+            self._front.unexpected(error)
+            response = fault(error)
+        finally:
+            self._alone = False
+            self._answer(slot, response)
+            self._pump()
+
+    def _slot(self) -> list[str]:
+        slot: list[str] = []
+        self._answers.append(slot)
+        return slot
+
+    def _answer(self, slot: list[str], response: str) -> None:
+        """Keep a response, and send those whose turn it is."""
+        slot.append(response)
+        was_full = len(self._answers) >= REQUESTS_MAX
+        while self._answers and self._answers[0]:
+            self._send(self._answers.popleft()[0])
+        if (self._waiting and not self._answers) or was_full:
+            asyncio.get_running_loop().call_soon(self._pump)
+        self._finish()
+
+    def _send(self, response: str) -> None:
+        if response.startswith("ERR"):
+            self._front.counters.errors += 1
+        if self.transport is not None:
+            frame = pack_frame(response)
+            self._caller.charge(len(frame))
+            self.transport.write(frame)
+
+    def _finish(self) -> None:
+        if self._ending and self.is_idle and self.transport is not None:
+            if self._last:
+                self._send(self._last)
+                self._last = ""
+            self.transport.close()

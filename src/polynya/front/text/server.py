@@ -1,0 +1,140 @@
+"""The text front of one core: its connections, limits and counters."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from polynya.access import Access
+from polynya.base.log_throttle import LogThrottle
+from polynya.front.common.stream_quotas import StreamQuotas
+from polynya.front.common.tls_handshakes import BACKLOG, Handshakes
+from polynya.front.text.connection import TextConnection
+from polynya.front.text.counters import TextCounters
+from polynya.front.text.gate import Caller
+from polynya.front.text.topics import NodeView, Topics
+from polynya.service.api import Service
+
+_SWEEP_SECONDS = 2.0
+log = logging.getLogger("polynya.text")
+
+
+class TextFront:
+    """The server of the text protocol of one core. `access` None: no access control."""
+
+    def __init__(
+        self,
+        service: Service,
+        view: NodeView,
+        *,
+        connections_max: int,
+        access: Access | None = None,
+        cores: int = 1,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.service = service
+        self.topics = Topics(service, view)
+        self.counters = TextCounters()
+        self.connections: set[TextConnection] = set()
+        self._connections_max = connections_max
+        self._access = access
+        self._quotas = StreamQuotas(cores)
+        self.is_tls = tls is not None
+        self._tls = tls
+        self._complaints = LogThrottle()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._servers: list[asyncio.Server | Handshakes] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._drained: asyncio.Event | None = None
+
+    async def start(self, sockets: Sequence[socket.socket]) -> None:
+        """Serve on listening sockets; `stop` closes them."""
+        loop = asyncio.get_running_loop()
+        for listener in sockets:
+            if self._tls is None:
+                server = await loop.create_server(lambda: TextConnection(self), sock=listener, backlog=BACKLOG)
+                self._servers.append(server)
+            else:
+                most = max(4, self._connections_max // 4)
+                self._servers.append(
+                    Handshakes(
+                        listener,
+                        self._tls,
+                        lambda: TextConnection(self),
+                        at_most=most,
+                        dropped=self.counters.refuse,
+                    )
+                )
+        self._timer = loop.call_later(_SWEEP_SECONDS, self._sweep)
+
+    async def stop(self, grace: float = 3.0) -> None:
+        """Stop accepting, and answer what runs; after `grace` seconds, cut the rest."""
+        for server in self._servers:
+            server.close()
+        self._drained = asyncio.Event()
+        for connection in tuple(self.connections):
+            connection.end()
+        if self.connections:
+            timer = asyncio.get_running_loop().call_later(grace, self._cut)
+            await self._drained.wait()
+            timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def now(self) -> float:
+        """Return seconds of a monotonic clock."""
+        return time.monotonic()
+
+    def caller(self) -> Caller:
+        """Return the access control of a new connection."""
+        return Caller(self._access, self._quotas)
+
+    def admit(self, connection: TextConnection) -> bool:
+        """Register a connection; False if there are too many."""
+        self.connections.add(connection)
+        if len(self.connections) > self._connections_max:
+            self.counters.refuse()
+            return False
+        return True
+
+    def forget(self, connection: TextConnection) -> None:
+        """Remove a closed connection."""
+        self.connections.discard(connection)
+        if self._drained is not None and not self.connections:
+            self._drained.set()
+
+    def malformed(self, connection: TextConnection, why: str) -> None:
+        """Count and log an invalid frame, after which the connection ends."""
+        self.counters.malformed += 1
+        if times := self._complaints.due(self.now(), "malformed", "", connection.remote):
+            fields = {"from": connection.remote, "why": why, "times": times}
+            log.warning("closing a connection of the text protocol: invalid frame", extra=fields)
+
+    def unexpected(self, error: Exception) -> None:
+        """Log a fault of this node."""
+        log.error("a command of the text protocol failed", exc_info=error)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine that ends with the front."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _sweep(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self._sweep)
+        now = self.now()
+        for connection in tuple(self.connections):
+            connection.sweep(now)
+
+    def _cut(self) -> None:
+        for connection in tuple(self.connections):
+            if connection.transport is not None:
+                connection.transport.abort()

@@ -1,0 +1,201 @@
+"""The commands of the text protocol over the service: topics, messages and the shared cursor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+from google_crc32c import value as crc32c
+
+from polynya.base.errors import OutcomeUnknown, PolynyaError
+from polynya.base.futures import settle
+from polynya.base.limits import KIB
+from polynya.base.names import BadName, canonical_name
+from polynya.front.text.protocol import TextCommand
+from polynya.service.api import Page, Position, ReadQuery, Refusal, Service
+from polynya.stream.commands import Append, Batch, Command, Create, Encoding, Retention
+from polynya.stream.replies import Code, Reply
+from polynya.wire.json_records import parse_records
+
+_JSON = "application/json"
+_CURSORS = "walrus-cursors/"  # a bucket
+_CURSOR_BYTES = 4 * KIB  # kept of a cursor's stream: only its last Stream-Seq is read
+_TRIES = 50  # a GET that loses against others this often answers with an error
+_encode = msgspec.json.Encoder().encode
+
+
+class TextError(Exception):
+    """A command failed; the message is the response."""
+
+
+class NodeView(msgspec.Struct, frozen=True):
+    """Facts of the node for `STATE` and `METRICS`. `leader_of` maps a stream to a node, 0 unknown."""
+
+    node: int
+    leader_of: Callable[[str], int]
+    leader: Callable[[], int]  # of the meta group
+    nodes: Callable[[], list[int]]
+
+
+class Topics:
+    """Topics as streams of JSON strings."""
+
+    def __init__(self, service: Service, view: NodeView) -> None:
+        self._service = service
+        self._view = view
+
+    async def run(self, command: TextCommand) -> str:
+        """Run a command other than PUT and return the response. Raises `TextError`, `PolynyaError`."""
+        if command.verb == "METRICS":
+            return self._metrics()
+        name = topic_name(command.argument)
+        if command.verb == "REGISTER":
+            return await self._register(command.argument, name)
+        if command.verb == "GET":
+            return await self._get(command.argument, name)
+        return await self._state(command.argument, name)
+
+    def put(self, command: TextCommand, done: Callable[[str], None]) -> None:
+        """Append a message; `done` gets the response. Raises `TextError`."""
+        topic = command.argument
+        name = topic_name(topic)
+
+        def answered(reply: Reply | BaseException) -> None:
+            if isinstance(reply, BaseException):
+                done(fault(reply))
+            else:
+                done("OK" if reply.code < Code.NOT_FOUND else refused(topic, reply.code))
+
+        batch = _batch(_encode(command.payload))
+        self._service.propose(name, Append(name, self._service.now_ms(), _JSON, batch), answered)
+
+    async def _register(self, topic: str, name: str) -> str:
+        reply = await self._call(name, Create(name, self._service.now_ms(), _JSON, Encoding.JSON))
+        if reply.code == Code.EXISTS_DIFFERENT:  # perhaps with a retention: what matters is the type
+            facts = await self._service.facts(name)
+            if not isinstance(facts, Refusal) and facts.encoding == Encoding.JSON:
+                return "OK"
+        return "OK" if reply.code < Code.NOT_FOUND else refused(topic, reply.code)
+
+    async def _get(self, topic: str, name: str) -> str:
+        """Return the message at the cursor, and move the cursor behind it first."""
+        cursor = _CURSORS + name
+        for _ in range(_TRIES):
+            uid, record, byte = await self._position(cursor)
+            page = await self._read(topic, name, record, byte)
+            if page.facts.uid != uid and record != Position.START:  # of a deleted topic with this name
+                page = await self._read(topic, name, Position.START, 0)
+            if page.facts.encoding != Encoding.JSON:
+                return refused(topic, Code.CONTENT_TYPE)
+            if page.record == page.begin_record:
+                return "EMPTY"
+            if await self._advance(cursor, f"{page.facts.uid:020d}_{page.record:016d}_{page.byte:016d}"):
+                return "OK " + _message(page)
+        return f"ERR too many readers of {topic} at once; retry"
+
+    async def _position(self, cursor: str) -> tuple[int, int, int]:
+        facts = await self._service.facts(cursor)
+        if isinstance(facts, Refusal) or facts.stream_seq is None:
+            return 0, Position.START, 0
+        uid, record, byte = map(int, facts.stream_seq.split("_"))
+        return uid, record, byte
+
+    async def _read(self, topic: str, name: str, record: int, byte: int) -> Page:
+        """Read one message. Raises `TextError`."""
+        query = ReadQuery(name, record, byte, bytes_max=1)
+        page = self._service.read_nowait(query) or await self._service.read(query)
+        if isinstance(page, Page):
+            return page
+        if page.code in (Code.TRIMMED, Code.OFFSET_BEYOND_TAIL) and record != Position.START:
+            return await self._read(topic, name, Position.START, 0)
+        raise TextError(refused(topic, page.code))
+
+    async def _advance(self, cursor: str, sequence: str) -> bool:
+        """Move the cursor; False if another reader was first. Raises `PolynyaError`."""
+        command = Append(cursor, self._service.now_ms(), _JSON, _batch(b"0"), stream_seq=sequence)
+        try:
+            reply = await self._call(cursor, command)
+            if reply.code == Code.NOT_FOUND:
+                retention = Retention(bytes=_CURSOR_BYTES)
+                now_ms = self._service.now_ms()
+                await self._call(cursor, Create(cursor, now_ms, _JSON, Encoding.JSON, retention=retention))
+                reply = await self._call(cursor, command)
+        except OutcomeUnknown:
+            return True  # a message may come twice, but none is lost
+        if reply.code >= Code.NOT_FOUND and reply.code != Code.SEQ_REGRESSION:
+            raise TextError(refused("the cursor", reply.code))
+        return reply.code < Code.NOT_FOUND
+
+    async def _state(self, topic: str, name: str) -> str:
+        facts = await self._service.facts(name)
+        if isinstance(facts, Refusal):
+            return refused(topic, facts.code)
+        leader = self._view.leader_of(name) or self._view.node
+        state = {
+            "current_segment": 1,
+            "leader_node": leader,
+            "last_sealed_entry_offset": 0,
+            "sealed_segments": {},
+            "segment_leaders": {"1": leader},
+        }
+        return _encode(state).decode()
+
+    def _metrics(self) -> str:
+        """Return the fields of Walrus' Raft metrics that exist here, of the group that keeps the cluster."""
+        view = self._view
+        leader = view.leader() or view.node
+        metrics = {
+            "running_state": {"Ok": None},
+            "id": view.node,
+            "state": "Leader" if leader == view.node else "Follower",
+            "current_leader": leader,
+            "membership_config": {"membership": {"configs": [view.nodes()]}},
+        }
+        return msgspec.json.format(_encode(metrics), indent=2).decode()
+
+    async def _call(self, name: str, command: Command) -> Reply:
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._service.propose(name, command, partial(settle, future))
+        return await future
+
+
+def topic_name(topic: str) -> str:
+    """Return the canonical name of a topic's stream. Raises `TextError`."""
+    try:
+        return canonical_name(topic)
+    except BadName as bad:
+        raise TextError(f"ERR invalid topic {topic}: {bad}") from None
+
+
+def refused(topic: str, code: int) -> str:
+    """Return the response for a refusal."""
+    if code in (Code.NOT_FOUND, Code.GONE):
+        return f"ERR unknown topic {topic}"
+    if code in (Code.CONTENT_TYPE, Code.EXISTS_DIFFERENT):
+        return f"ERR stream {topic} does not hold JSON records; the text protocol reads and writes JSON strings"
+    return f"ERR {Code(code).name}: the command for {topic} was refused"
+
+
+def fault(error: BaseException) -> str:
+    """Return the response for a fault."""
+    if isinstance(error, PolynyaError):
+        return f"ERR {error}"
+    return f"ERR internal error: {type(error).__name__}"
+
+
+def _batch(body: bytes) -> Batch:
+    records, payload, lengths = parse_records(body)
+    return Batch(Encoding.JSON, records, payload, crc32c(payload), lengths)
+
+
+def _message(page: Page) -> str:
+    """Return the text of the record in a page; a record that is no string as its JSON."""
+    stored = b"".join(bytes(span.payload) for span in page.spans)[:-1]
+    if not stored.startswith(b'"'):
+        return stored.decode()
+    try:
+        return msgspec.json.decode(stored, type=str)
+    except msgspec.DecodeError:  # a string with half a surrogate pair, which only HTTP clients write
+        return stored.decode()
