@@ -197,7 +197,7 @@ def test_an_answer_is_cut_at_its_rows_and_bytes(tables: list[TableRef]) -> None:
 
 def test_memory_is_bounded(tables: list[TableRef]) -> None:
     code, told = in_process(tables, "select list(i) from range(100_000_000) as t(i)")
-    assert (code, told["code"]) == (0, "QUESTION_TOO_LARGE")
+    assert (code, told["code"]) == (0, "SQL_TOO_LARGE")
 
 
 def test_time_is_bounded(tables: list[TableRef]) -> None:
