@@ -277,7 +277,7 @@ def test_an_endless_question_ends_in_bounded_time_and_memory(sql: str) -> None:
     if not told:
         assert code < 0 or code == NO_MEMORY_TO_LINK, "ended when its time or memory was over"
     elif told["kind"] == "refused":
-        assert told["code"] in ("QUESTION_TOO_LARGE", "SQL_INVALID")
+        assert told["code"] in ("SQL_TOO_LARGE", "SQL_INVALID")
     else:
         assert told["truncated"] and len(told["rows"]) <= 100
 
@@ -294,5 +294,5 @@ def test_memory_that_duckdb_does_not_count_is_bounded_too() -> None:
     """A long text is no block of DuckDB's buffer manager, which `memory_limit` is about."""
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     _, told, _, peak = in_process("select length(repeat(repeat('x', 1_000_000), 1_000))", 20.0)
-    assert (told.get("kind"), told.get("code")) == ("refused", "QUESTION_TOO_LARGE")
+    assert (told.get("kind"), told.get("code")) == ("refused", "SQL_TOO_LARGE")
     assert peak < max(2 * MEMORY + DATA_BYTES_EXTRA, own)
