@@ -50,6 +50,7 @@ from polynya.raft import Settings
 from polynya.replica import member
 from polynya.service.routing import bundles, forwarding
 from polynya.service.streams import local, rehydration, retention_job
+from polynya.stream.state import index
 
 Settled = TypeVar("Settled", bound=msgspec.Struct)
 CALM_SHARE = 0.35  # of the seeds have no knob turned
@@ -91,6 +92,7 @@ CONSTANTS: dict[str, tuple[tuple[ModuleType, ...], str, Choices]] = {  # bounds 
     "RUNS_MAX": ((merger,), "RUNS_MAX", (1,)),
     "GAP_BYTES_MAX": ((merger,), "GAP_BYTES_MAX", (0,)),
     "REQUEST_BYTES_MAX": ((merger,), "REQUEST_BYTES_MAX", (1, 200)),
+    "CHUNK": ((index,), "CHUNK", (1, 2)),
     "RUN_BYTES": ((reader,), "RUN_BYTES", (1, 50)),
     "ENCODED_AT_ONCE": ((evictor,), "ENCODED_AT_ONCE", (1,)),
     "SLOTS_MAX": ((evictor,), "SLOTS_MAX", (1,)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import accumulate
 
 import pytest
@@ -33,12 +34,21 @@ from polynya.stream.commands import (
 from polynya.stream.read_plan import AT_BYTE, ReadRefused, Want
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.eviction import evicted_view, needed_by
+from polynya.stream.state import index
 from polynya.stream.state.index import ENTRY_BYTES
 from polynya.stream.state.model import Stream
 
 GROUPS = 2
 NAMES = [f"docs/{letter}" for letter in "abcdef"]
 SIZES = st.one_of(st.integers(1, 12), st.sampled_from([RAW_STEP_BYTES - 1, RAW_STEP_BYTES, RAW_STEP_BYTES + 1, 150_000]))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_chunks() -> Iterator[None]:
+    """Indexes of these tests are short, and in chunks all the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index, "CHUNK", 2)
+        yield
 
 
 class Naive:

@@ -159,7 +159,7 @@ class Merger:
         """Return the runs of one stream. All lines before record `settled` are closed."""
         assert stream.cold is not None
         skipped = index.first_from(stream.cold, settled)
-        data = stream.cold[skipped * index.ENTRY_BYTES :]
+        data = index.behind(stream.cold, skipped)
         lengths = index.lengths(data)
         bounds, resting = self._bounds(stream, data, now_ms)
         runs, quiet = plan_runs(
@@ -173,11 +173,11 @@ class Merger:
             self._settled[stream.uid] = index.span(data, 0, quiet)[1] if quiet else settled
         return [MergeRun(group, stream.uid, *index.span(data, begin, end), end - begin, sum(lengths[begin:end])) for begin, end in runs]
 
-    def _known(self, uid: int, data: bytes) -> list[int]:
+    def _known(self, uid: int, data: index.Entries) -> list[int]:
         """Return the entries of an index that join no earlier one, as far as merging has found."""
         return [index.first_from(data, record) for record in self._found.get(uid, ())]
 
-    def _bounds(self, stream: Stream, data: bytes, now_ms: int) -> tuple[list[int], list[Segment]]:
+    def _bounds(self, stream: Stream, data: index.Entries, now_ms: int) -> tuple[list[int], list[Segment]]:
         """Return the entry numbers at which claims begin and end, and the segments that a driver may be reading."""
         bounds: list[int] = []
         resting: list[Segment] = []

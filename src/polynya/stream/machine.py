@@ -55,7 +55,7 @@ from polynya.stream.rules import (
     writes,
 )
 from polynya.stream.snapshots import encode as snapshots
-from polynya.stream.state import feature_level
+from polynya.stream.state import feature_level, index
 from polynya.stream.state.changes import Changes
 from polynya.stream.state.effects import TailMoved
 from polynya.stream.state.index import Index
@@ -160,7 +160,7 @@ class Machine:
     def whole_index_of(self, stream: Stream) -> Index:
         """Return the cold slices, preceded by the trimmed slices that forks still need. Records may be missing between the two."""
         past = trimming.past_of(stream)
-        return Index(past + (stream.cold or b"") if past else stream.cold, self.pack_keys)
+        return Index(index.joined(past, stream.cold) if past else stream.cold, self.pack_keys)
 
     def flush_candidates(self) -> Iterator[tuple[Stream, list[HotBatch]]]:
         """Yield each stream with hot batches, and those batches in order."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from google_crc32c import value as crc32c
+from msgspec import structs
 
 from polynya.base.errors import CorruptData
 from polynya.base.names import spelled_name
@@ -117,7 +118,7 @@ def mark_of(stream: Stream) -> int:
                     stream.closed,
                     stream.closed_by,
                     stream.stream_seq,
-                    stream.cold,
+                    None if stream.cold is None else index.joined(stream.cold),
                     stream.producers,
                     claims,
                 )
@@ -129,7 +130,7 @@ def mark_of(stream: Stream) -> int:
 def state_of(stream: Stream) -> bytes:
     """Return the whole state, as encoded in a snapshot."""
     assert stream.hot is None
-    return _encode(stream)
+    return _encode(structs.replace(stream, cold=None if stream.cold is None else index.joined(stream.cold)))
 
 
 def apply_evict(machine: Machine, command: Evict, place: int) -> Reply:

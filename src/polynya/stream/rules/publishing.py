@@ -43,7 +43,8 @@ def _publish(machine: Machine, command: PublishSlices, uid: int, cold: ColdSlice
     stream.hot = stream.hot[covered:] or None
     if stream.hot is None:
         del machine.hot[uid]
-    stream.cold = (stream.cold or b"") + index.packed(cold, machine.hold_slice(cold.pack, command.home_group), largest_ms)
+    entry = index.packed(cold, machine.hold_slice(cold.pack, command.home_group), largest_ms)
+    stream.cold = index.appended(stream.cold, entry)
     if stream.first_record > cold.record:
         release_trimmed(machine, stream, command.now_ms)
     return True

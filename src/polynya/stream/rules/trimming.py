@@ -131,10 +131,10 @@ def _release_cold(machine: Machine, stream: Stream, needed: Sequence[Span], now_
     old = past_of(stream)
     if not gone and not old:
         return
-    size = gone * index.ENTRY_BYTES
-    cold = stream.cold or b""
-    past = old + cold[:size]
-    stream.cold = cold[size:] or None
+    past = old
+    if gone and stream.cold is not None:
+        past += index.cut(stream.cold, 0, gone)
+        stream.cold = index.behind(stream.cold, gone) or None
     kept: list[bytes] = []
     dropped: list[int] = []
     numbers = index.pack_numbers(past)

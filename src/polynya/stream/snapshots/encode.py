@@ -145,6 +145,7 @@ def with_places(data: bytes, moved: dict[int, int]) -> bytes:
 
 def write_image(image: Image) -> bytes:
     """Encode an image as a snapshot."""
+    image.streams = [without_payload(stream) for stream in image.streams]
     return _ENCODER.encode(image)
 
 
@@ -156,10 +157,11 @@ def outbox_of(machine: Machine, messages: Container[int] | None = None) -> list[
 
 def without_payload(stream: Stream) -> Stream:
     """Return the stream as written to snapshots: hot payload stays in the journal."""
-    if not stream.hot:
+    cold = stream.cold
+    if not stream.hot and (cold is None or isinstance(cold, bytes)):
         return stream
-    hot: list[HotBatch] = [msgspec.structs.replace(batch, payload=b"") for batch in stream.hot]
-    return msgspec.structs.replace(stream, hot=hot)
+    hot: list[HotBatch] = [msgspec.structs.replace(batch, payload=b"") for batch in stream.hot or ()]
+    return msgspec.structs.replace(stream, hot=hot or None, cold=None if cold is None else index.joined(cold))
 
 
 def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int, int], bytes]) -> Machine:
@@ -220,7 +222,7 @@ def widened(image: Image) -> Image:
         image.entry_bytes = index.ENTRY_BYTES
         for stream in image.streams:
             if stream.cold is not None:
-                stream.cold = index.widened(stream.cold, stream.hot[0].time_ms if stream.hot else stream.activity_ms)
+                stream.cold = index.widened(index.joined(stream.cold), stream.hot[0].time_ms if stream.hot else stream.activity_ms)
     return image
 
 
@@ -230,6 +232,7 @@ def _adopt(machine: Machine, stream: Stream, read_payload: Callable[[int, int], 
         eviction.adopt(machine, stream, where)
         return
     stream.content_type = intern(stream.content_type)
+    stream.cold = index.loaded(index.joined(stream.cold) or None)
     machine.streams[stream.name] = stream
     machine.by_uid[stream.uid] = stream
     if stream.extras is not None and stream.extras.retention is not None:

@@ -50,7 +50,7 @@ def whole_again(image: Image, stream: Stream, ghost: Stream) -> None:
     """Extend an evicted stream's state with the slices found for its stub, which may have returned and been trimmed since."""
     if ghost.first_record > stream.first_record:
         _trim(image, stream, (ghost.first_record, ghost.first_byte))
-    stream.cold = (stream.cold or b"") + (ghost.cold or b"") or None
+    stream.cold = index.joined(stream.cold, ghost.cold) or None
     stream.activity_ms = ghost.activity_ms
 
 
@@ -88,7 +88,8 @@ def _continue(image: Image, stream: Stream, pieces: Sequence[UnnamedSlice], ends
         if cold.record != at[0] and cold.record - at[0] < JUMP:
             _trim(image, stream, max((cold.record, cold.byte), (stream.first_record, stream.first_byte)))
         largest_ms = max(found.append_ms, index.time_ms_max(stream.cold, -1) if stream.cold else 0)
-        stream.cold = (stream.cold or b"") + index.packed(cold, _hold(image, cold.pack, found.home_group), largest_ms)
+        entry = index.packed(cold, _hold(image, cold.pack, found.home_group), largest_ms)
+        stream.cold = index.appended(stream.cold, entry)
         stream.activity_ms = max(stream.activity_ms, found.append_ms)
         at = (cold.record + cold.records, cold.byte + cold.length)
     stream.next_record, stream.next_byte = at
@@ -134,7 +135,7 @@ def _trim(image: Image, stream: Stream, at: Place) -> None:
     """Drop everything before the position, except slices that forks may need."""
     if stream.pins and stream.cold:
         stream.extras = stream.extras or StreamExtras()
-        stream.extras.past = (stream.extras.past or b"") + stream.cold
+        stream.extras.past = index.joined(stream.extras.past, stream.cold)
     else:
         _release_slices(image, stream.cold)
     stream.cold = None
@@ -174,7 +175,7 @@ def _drop(image: Image, stream: Stream) -> None:
     image.streams.remove(stream)
 
 
-def _release_slices(image: Image, cold: bytes | None) -> None:
+def _release_slices(image: Image, cold: index.Entries | None) -> None:
     keys = {held.number: pack for pack, held in image.held.items()}
     for number in index.pack_numbers(cold) if cold else ():
         held = image.held[keys[number]]

@@ -1,19 +1,25 @@
 """A stream's index as packed bytes: 52 per slice, in stream order.
 
-Each flush adds a slice to its stream's index, and a group may hold millions. As objects they would take five times the memory. The bytes
-are never changed in place, so a reader may keep them. Entries hold pack numbers; the machine maps these to keys.
+Each flush adds a slice to its stream's index, and a group may hold millions. As objects they would
+take five times the memory. The bytes are never changed in place, so a reader may keep them. Entries
+hold pack numbers; the machine maps these to keys.
+
+A short index is one `bytes`. A long one is `Chunked`, so that an append copies one chunk at most.
+Both are written as the same bytes.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from struct import Struct
-from typing import overload
+from typing import TYPE_CHECKING, TypeAlias, overload
 
 from polynya.stream.commands import ColdSlice
 
-# record, byte, largest append time, records, length, number of the pack, offset, stored, crc, ms from the first append time to the largest
+# record, byte, largest append time, records, length, number of the pack, offset, stored, crc,
+# ms from the first append time to the largest
 _ENTRY = Struct("<QQQIIIIIII")
 _ENTRY_48 = Struct("<QQQIIIIII")  # until 0.1: the first append time, and no time span
 _PLACE = Struct("<QQ")
@@ -24,10 +30,87 @@ _PACK = Struct("<I")
 _PACK_AT = 32
 _SPAN_MS_MAX = 2**32 - 1
 ENTRY_BYTES = _ENTRY.size
+CHUNK = 64  # entries of a closed chunk
+
+
+class Chunked:
+    """The entries of a long index: closed chunks of `CHUNK` entries, then an open one.
+
+    The first chunk may have entries that are skipped. A value never changes: an append gives a
+    new one. The two share the list of closed chunks, which only grows behind the end of each."""
+
+    __slots__ = ("_closed", "_count", "_open", "_skip")
+
+    def __init__(self, closed: list[bytes], count: int, rest: bytes, skip: int) -> None:
+        """`count`: the closed chunks of this value; `skip`: entries before its first."""
+        self._closed = closed
+        self._count = count
+        self._open = rest
+        self._skip = skip
+
+    @classmethod
+    def of(cls, data: bytes) -> Chunked:
+        """Cut an index into chunks."""
+        size = CHUNK * ENTRY_BYTES
+        whole = len(data) // size * size
+        closed = [data[at : at + size] for at in range(0, whole, size)]
+        return cls(closed, len(closed), data[whole:], 0)
+
+    def __len__(self) -> int:
+        """Return the bytes of all entries, as of an index that is one `bytes`."""
+        return (self._count * CHUNK - self._skip) * ENTRY_BYTES + len(self._open)
+
+    def appended(self, entry: bytes) -> Chunked:
+        """Return this index with one more entry."""
+        rest = self._open + entry
+        if len(rest) < CHUNK * ENTRY_BYTES:
+            return Chunked(self._closed, self._count, rest, self._skip)
+        closed = self._closed if len(self._closed) == self._count else self._closed[: self._count]
+        closed.append(rest)
+        return Chunked(closed, self._count + 1, b"", self._skip)
+
+    def place(self, at: int) -> tuple[bytes, int]:
+        """Return the bytes that hold the entry of this number, and where it begins there."""
+        number, rest = divmod(at + self._skip, CHUNK)
+        chunk = self._closed[number] if number < self._count else self._open
+        return chunk, rest * ENTRY_BYTES
+
+    def behind(self, count: int) -> Chunked | bytes:
+        """Return this index without its first entries."""
+        number, skip = divmod(count + self._skip, CHUNK)
+        if number >= self._count:
+            return self._open[skip * ENTRY_BYTES :]
+        closed = self._closed[number : self._count]
+        return Chunked(closed, len(closed), self._open, skip)
+
+    def replaced(self, begin: int, end: int, entries: bytes) -> Chunked:
+        """Return this index with other entries in a range; the closed chunks before it are shared."""
+        number = min((begin + self._skip) // CHUNK, self._count)
+        skip = self._skip if number else 0
+        first = number * CHUNK - skip
+        rest = b"".join(self.parts(first))
+        rest = rest[: (begin - first) * ENTRY_BYTES] + entries + rest[(end - first) * ENTRY_BYTES :]
+        more = Chunked.of(rest)
+        return Chunked(self._closed[:number] + more._closed, number + more._count, more._open, skip)
+
+    def parts(self, begin: int = 0) -> Iterator[bytes]:
+        """Yield the entries from number `begin` on, as bytes in order."""
+        number, skip = divmod(begin + self._skip, CHUNK)
+        for at in range(number, self._count):
+            yield self._closed[at][skip * ENTRY_BYTES :] if skip else self._closed[at]
+            skip = 0
+        yield self._open[skip * ENTRY_BYTES :]
+
+
+if TYPE_CHECKING:
+    Entries: TypeAlias = bytes | Chunked
+else:
+    Entries = bytes  # as an index is stored: msgspec decodes fields of this type
 
 
 def packed(cold: ColdSlice, pack: int, time_ms_max: int = 0) -> bytes:
-    """Encode a slice as an entry for the pack of this number. `cold.time_ms` is its first append time, `time_ms_max` its largest."""
+    """Encode a slice as an entry for the pack of this number. `cold.time_ms` is its first append
+    time, `time_ms_max` its largest."""
     largest = max(cold.time_ms, time_ms_max)
     span_ms = min(largest - cold.time_ms, _SPAN_MS_MAX)
     return _ENTRY.pack(
@@ -36,8 +119,9 @@ def packed(cold: ColdSlice, pack: int, time_ms_max: int = 0) -> bytes:
 
 
 def widened(data: bytes, end_ms: int) -> bytes:
-    """Convert 48-byte entries, as in snapshots until 0.1, to the present format. A slice's largest append time becomes the first time of
-    the next slice, which is never earlier. `end_ms` is that time for the last slice."""
+    """Convert 48-byte entries, as in snapshots until 0.1, to the present format. A slice's largest
+    append time becomes the first time of the next slice, which is never earlier. `end_ms` is that
+    time for the last slice."""
     old = list(_ENTRY_48.iter_unpack(data))
     ends = [entry[2] for entry in old[1:]] + [end_ms]
     parts = []
@@ -47,86 +131,127 @@ def widened(data: bytes, end_ms: int) -> bytes:
     return b"".join(parts)
 
 
-def count(data: bytes | None) -> int:
+def count(data: Entries | None) -> int:
     """Return the number of entries."""
     return len(data) // ENTRY_BYTES if data else 0
 
 
-def replaced(data: bytes, begin: int, end: int, entries: bytes) -> bytes:
+def appended(data: Entries | None, entry: bytes) -> Entries:
+    """Return the index with one more entry. The cost does not depend on its length."""
+    if data is None:
+        return entry
+    if isinstance(data, bytes):
+        if len(data) < CHUNK * ENTRY_BYTES:
+            return data + entry
+        data = Chunked.of(data)
+    return data.appended(entry)
+
+
+def joined(*indexes: Entries | None) -> bytes:
+    """Return the entries of all indexes as they are written."""
+    parts = (each.parts() if isinstance(each, Chunked) else (each,) for each in indexes if each)
+    return b"".join(chain.from_iterable(parts))
+
+
+def cut(data: Entries, begin: int, end: int) -> bytes:
+    """Return the entries from `begin` to before `end`."""
+    if isinstance(data, bytes):
+        return data[begin * ENTRY_BYTES : end * ENTRY_BYTES]
+    return b"".join(data.parts(begin))[: (end - begin) * ENTRY_BYTES] if begin < end else b""
+
+
+def behind(data: Entries, begin: int) -> Entries:
+    """Return the index without the entries before `begin`."""
+    return data[begin * ENTRY_BYTES :] if isinstance(data, bytes) else data.behind(begin)
+
+
+def loaded(data: bytes | None) -> Entries | None:
+    """Return an index as read from a snapshot in the form that appends want."""
+    return Chunked.of(data) if data and len(data) > CHUNK * ENTRY_BYTES else data
+
+
+def replaced(data: Entries, begin: int, end: int, entries: bytes) -> Entries:
     """Return the index with `entries` in place of the range `begin` to before `end`."""
-    return data[: begin * ENTRY_BYTES] + entries + data[end * ENTRY_BYTES :]
+    if isinstance(data, bytes):
+        return data[: begin * ENTRY_BYTES] + entries + data[end * ENTRY_BYTES :]
+    return data.replaced(begin, end, entries)
 
 
-def pack_numbers(data: bytes | None, begin: int = 0, end: int | None = None) -> list[int]:
+def pack_numbers(data: Entries | None, begin: int = 0, end: int | None = None) -> list[int]:
     """Return the pack numbers of the entries from `begin` to before `end`, in order."""
     if not data:
         return []
-    return [_PACK.unpack_from(data, at * ENTRY_BYTES + _PACK_AT)[0] for at in range(count(data))[begin:end]]
+    places = (_place(data, at) for at in range(count(data))[begin:end])
+    return [_PACK.unpack_from(chunk, at + _PACK_AT)[0] for chunk, at in places]
 
 
-def lengths(data: bytes) -> list[int]:
+def lengths(data: Entries) -> list[int]:
     """Return the payload bytes of each entry."""
-    return [length for (length,) in _LENGTH.iter_unpack(data)]
+    return [length for (length,) in _LENGTH.iter_unpack(joined(data))]
 
 
-def span(data: bytes, begin: int, end: int) -> tuple[int, int]:
-    """Return the first record of the entries from `begin` to before `end`, and the record after the last."""
-    last, records = _RECORDS.unpack_from(data, (end - 1) * ENTRY_BYTES)
+def span(data: Entries, begin: int, end: int) -> tuple[int, int]:
+    """Return the first record of the entries from `begin` to before `end`, and the record after
+    the last."""
+    last, records = _RECORDS.unpack_from(*_place(data, end - 1))
     return begin_of(data, begin)[0], last + records
 
 
-def first_from(data: bytes | None, record: int) -> int:
+def first_from(data: Entries | None, record: int) -> int:
     """Return the number of the first entry that begins at `record` or later, or the count."""
     if not data:
         return 0
     return bisect_left(range(count(data)), record, key=lambda at: begin_of(data, at)[0])
 
 
-def holding(data: bytes | None, record: int) -> int:
+def holding(data: Entries | None, record: int) -> int:
     """Return the number of the last entry that begins at `record` or before, or -1."""
     if not data:
         return -1
     return bisect_right(range(count(data)), record, key=lambda at: begin_of(data, at)[0]) - 1
 
 
-def holding_byte(data: bytes | None, byte: int) -> int:
+def holding_byte(data: Entries | None, byte: int) -> int:
     """Return the number of the last entry that begins at stream position `byte` or before, or -1."""
     if not data:
         return -1
     return bisect_right(range(count(data)), byte, key=lambda at: begin_of(data, at)[1]) - 1
 
 
-def first_reaching(data: bytes | None, time_ms: int) -> int:
-    """Return the number of the first entry whose largest append time is `time_ms` or later, or the count."""
+def first_reaching(data: Entries | None, time_ms: int) -> int:
+    """Return the number of the first entry whose largest append time is `time_ms` or later, or the
+    count."""
     if not data:
         return 0
     return bisect_left(range(count(data)), time_ms, key=lambda at: time_ms_max(data, at))
 
 
-def time_ms_max(data: bytes, at: int) -> int:
+def time_ms_max(data: Entries, at: int) -> int:
     """Return the largest append time of an entry. It never decreases along an index."""
-    found: int = _TIME.unpack_from(data, range(count(data))[at] * ENTRY_BYTES)[0]
+    found: int = _TIME.unpack_from(*_place(data, range(count(data))[at]))[0]
     return found
 
 
-def time_ms_first(data: bytes, at: int) -> int:
+def time_ms_first(data: Entries, at: int) -> int:
     """Return the append time of an entry's first batch."""
-    entry = _ENTRY.unpack_from(data, range(count(data))[at] * ENTRY_BYTES)
+    entry = _ENTRY.unpack_from(*_place(data, range(count(data))[at]))
     return int(entry[2] - entry[-1])
 
 
-def begin_of(data: bytes, at: int) -> tuple[int, int]:
+def begin_of(data: Entries, at: int) -> tuple[int, int]:
     """Return the (record, byte) at which an entry begins."""
-    return _PLACE.unpack_from(data, at * ENTRY_BYTES)
+    if isinstance(data, bytes):
+        return _PLACE.unpack_from(data, at * ENTRY_BYTES)
+    return _PLACE.unpack_from(*data.place(at))
 
 
-def end_of(data: bytes, at: int) -> tuple[int, int]:
+def end_of(data: Entries, at: int) -> tuple[int, int]:
     """Return the (record, byte) after an entry."""
-    record, byte, _, records, length, *_ = _ENTRY.unpack_from(data, range(count(data))[at] * ENTRY_BYTES)
+    record, byte, _, records, length, *_ = _ENTRY.unpack_from(*_place(data, range(count(data))[at]))
     return record + records, byte + length
 
 
-def entries_before(data: bytes | None, record: int) -> int:
+def entries_before(data: Entries | None, record: int) -> int:
     """Return the number of entries that lie wholly before `record`."""
     at = holding(data, record)
     if data is None or at < 0:
@@ -134,7 +259,7 @@ def entries_before(data: bytes | None, record: int) -> int:
     return at + (end_of(data, at)[0] <= record)
 
 
-def byte_of(data: bytes | None, record: int) -> int | None:
+def byte_of(data: Entries | None, record: int) -> int | None:
     """Return the stream position of the entry that begins at `record`, or None."""
     at = holding(data, record)
     if data is None or at < 0:
@@ -143,7 +268,7 @@ def byte_of(data: bytes | None, record: int) -> int | None:
     return byte if begin == record else None
 
 
-def record_of(data: bytes | None, byte: int) -> int | None:
+def record_of(data: Entries | None, byte: int) -> int | None:
     """Return the first record of the entry that begins at stream position `byte`, or None."""
     at = holding_byte(data, byte)
     if data is None or at < 0:
@@ -152,12 +277,17 @@ def record_of(data: bytes | None, byte: int) -> int | None:
     return record if begin == byte else None
 
 
+def _place(data: Entries, at: int) -> tuple[bytes, int]:
+    return (data, at * ENTRY_BYTES) if isinstance(data, bytes) else data.place(at)
+
+
 class Index(Sequence[ColdSlice]):
-    """A sequence view of the entries that decodes each `ColdSlice` on access. `keys` maps pack numbers to pack keys."""
+    """A sequence view of the entries that decodes each `ColdSlice` on access. `keys` maps pack
+    numbers to pack keys."""
 
     __slots__ = ("_keys", "data")
 
-    def __init__(self, data: bytes | None, keys: Mapping[int, str]) -> None:
+    def __init__(self, data: Entries | None, keys: Mapping[int, str]) -> None:
         self.data = data or b""
         self._keys = keys
 
@@ -169,7 +299,10 @@ class Index(Sequence[ColdSlice]):
 
     def starting(self, begin: int) -> Iterator[ColdSlice]:
         """Iterate from entry `begin` without decoding the earlier ones."""
-        return map(self._slice, _ENTRY.iter_unpack(memoryview(self.data)[begin * ENTRY_BYTES :]))
+        data = self.data
+        if isinstance(data, bytes):
+            return map(self._slice, _ENTRY.iter_unpack(memoryview(data)[begin * ENTRY_BYTES :]))
+        return map(self._slice, chain.from_iterable(map(_ENTRY.iter_unpack, data.parts(begin))))
 
     @overload
     def __getitem__(self, at: int) -> ColdSlice: ...
@@ -178,7 +311,7 @@ class Index(Sequence[ColdSlice]):
     def __getitem__(self, at: int | slice) -> ColdSlice | list[ColdSlice]:
         if isinstance(at, slice):
             return [self[number] for number in range(len(self))[at]]
-        return self._slice(_ENTRY.unpack_from(self.data, range(len(self))[at] * ENTRY_BYTES))
+        return self._slice(_ENTRY.unpack_from(*_place(self.data, range(len(self))[at])))
 
     def _slice(self, entry: tuple[int, ...]) -> ColdSlice:
         record, byte, largest_ms, records, length, pack, offset, stored, crc, span_ms = entry

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from polynya.stream.commands import ColdSlice, Fork, Retention
+from polynya.stream.state.index import Entries
 from polynya.stream.subscriptions.state import Link
 
 __all__ = ["ColdSlice", "Evicted", "HotBatch", "KafkaState", "Pack", "PackReference", "Pin", "Stream", "StreamExtras", "TableClaim"]
@@ -113,7 +114,7 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     fork: Fork | None = None
     closed_by: tuple[str, int, int] | None = None  # the producer tuple that closed it
     hot: list[HotBatch] | None = None
-    cold: bytes | None = None  # packed slices: see index.py
+    cold: Entries | None = None  # packed slices: see index.py
     producers: dict[str, bytes] | None = None  # packed states, longest idle first: see producers.py
     pins: dict[str, Pin] | None = None  # by attempt
     links: dict[str, Link] | None = None  # by subscription id

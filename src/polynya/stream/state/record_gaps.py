@@ -18,7 +18,7 @@ Place = tuple[int, int]  # record, byte
 _RECORD = attrgetter("record")
 
 
-def behind(stream: Stream, cold: bytes | None, at: Place, tail: Place) -> Place:
+def behind(stream: Stream, cold: index.Entries | None, at: Place, tail: Place) -> Place:
     """Return the position, or the next record's position if `at` lies in a gap. `cold` is the stream's index; `tail` is its end for this
     caller."""
     record = at[0]
@@ -52,7 +52,7 @@ def run_end(batches: Sequence[HotBatch], begin: int, end: int) -> int:
     return end
 
 
-def entries_behind(cold: bytes) -> list[int]:
+def entries_behind(cold: index.Entries) -> list[int]:
     """Return the entries of an index that begin right after a gap."""
     count = index.count(cold)
     if not count or index.span(cold, 0, count)[1] - index.begin_of(cold, 0)[0] < JUMP:
