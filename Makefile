@@ -10,27 +10,35 @@ BENCH ?=
 ARGS ?=
 WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 8 ? cores + 1 : 8)))# tests wait more than they compute
 SUITE = $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+COSTS = .build/test-times.jsonl
 export PYTHONDONTWRITEBYTECODE := # compiled modules are kept: the tests start hundreds of Pythons
+WARM = { [ -d tests/__pycache__ ] || $(PY) -m pytest --collect-only -qq > /dev/null 2>&1; } &# what a first run compiles, once and not in each worker
 STATIC = { $(BIN)/ruff format --check --quiet . || { echo "not formatted: run 'make format'"; exit 1; }; } && $(BIN)/ruff check --quiet . && $(BIN)/mypy
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check sim mutants chaos fuzz upgrade soak evidence bench setup format clean
+.PHONY: help run test test-times long check sim mutants chaos fuzz upgrade soak evidence bench setup format clean
 
 help:  ## this list
 	@echo "Polynya: append and tail streams over HTTP, and find every stream again as an Iceberg and a Delta table."
 	@echo
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
 
 run: $(STAMPS)/all  ## the main job, end to end: real flights into streams, tables, and an answer that must agree everywhere
 	@$(BIN)/polynya demo $(ARGS)
 
-test: $(STAMPS)/dev  ## everything that CI checks (a quarter of an hour on two cores; PYTHON=python3.13 with another Python)
-	@$(STATIC)
-	@$(SUITE) $(ARGS)
+test: $(STAMPS)/dev  ## everything that CI checks (ten minutes on two cores; PYTHON=python3.13 with another Python)
+	@$(WARM) $(STATIC); status=$$?; wait; exit $$status
+	@$(SUITE) -m "not long" $(ARGS)
+
+test-times: $(STAMPS)/dev  ## the same tests, and the 40 dearest of them and of their files by CPU seconds; keeps the times that order a run
+	@$(SUITE) -m "not long" --costs $(COSTS) $(ARGS); status=$$?; PYTHONPATH=tests $(PY) -m cpu_seconds $(COSTS) --keep && exit $$status
+
+long: $(STAMPS)/dev  ## the tests that CI leaves out, as a shorter one is of the same behaviour (a part of `make evidence`)
+	@$(SUITE) -m long $(ARGS)
 
 check: $(STAMPS)/dev  ## format, lint, strict types, layers, unit tests: under a minute
-	@$(STATIC)
-	@$(SUITE) -q -m "not process and not spark and not conformance" $(ARGS)
+	@$(WARM) $(STATIC); status=$$?; wait; exit $$status
+	@$(SUITE) -q -m "not process and not spark and not conformance and not long" $(ARGS)
 
 sim: $(STAMPS)/dev  ## a whole cluster in one thread, with faults from a seed (SEED=7, SEEDS=50 for more of them)
 	@PYTHONPATH=src:tests $(PY) -m sim.run --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1) $(ARGS)
@@ -49,7 +57,8 @@ upgrade: $(STAMPS)/dev  ## a rolling upgrade of three nodes from an older revisi
 
 soak: evidence  ## the same as `make evidence`
 
-evidence: $(STAMPS)/dev  ## simulation, chaos, soak and mutations for long, and docs/reliability.md of it (DURATION=seconds, two hours without)
+evidence: $(STAMPS)/dev  ## the long tests, simulation, chaos, soak and mutations for long, and docs/reliability.md of it (DURATION=seconds, two hours without)
+	@$(SUITE) -q -m long
 	@PYTHONPATH=src $(PY) -m chaos.evidence --seconds $(or $(DURATION),7200) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: $(STAMPS)/dev  ## the benchmarks (BENCH=name ARGS=options for one of them)

@@ -50,7 +50,7 @@ async def start(folder: Path) -> dict[int, CoreRuntime]:
         now_ms = once_per_pass(LogClock(storage.log_ms).now_ms, asyncio.get_running_loop())
         cluster = ClusterSettings(membership, Wire(engines), GROUPS)
         engines[node] = CoreRuntime(storage, shape, now_ms=now_ms, transport=None, fatal=print, cluster=cluster)
-        engines[node].local.hot_bytes_max = 1 << 40
+        engines[node].local.memory.bytes_max = 1 << 40
     while any(leader_of(engines, group) is not engines[membership.first_of(group)] for group in range(GROUPS + 1)):
         await asyncio.sleep(0.05)  # until each is where it will stay
     for group in range(GROUPS + 1):  # as nodes do that know each other
@@ -61,7 +61,7 @@ async def start(folder: Path) -> dict[int, CoreRuntime]:
 
 
 def leader_of(engines: dict[int, CoreRuntime], group: int) -> CoreRuntime | None:
-    return next((engine for engine in engines.values() if engine.replicated is not None and engine.replicated.leads(group)), None)
+    return next((engine for engine in engines.values() if engine.replicated is not None and engine.replicated.is_leader(group)), None)
 
 
 async def whole(folder: Path, count: int, in_flight: int) -> None:

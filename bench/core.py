@@ -113,14 +113,15 @@ async def whole(folder: Path, count: int, in_flight: int) -> None:
     engine = CoreRuntime(
         storage, shape, now_ms=once_per_pass(clock.now_ms, asyncio.get_running_loop()), transport=None, fatal=lambda error: None
     )
-    engine.local.hot_bytes_max = engine.local._group_hot_bytes_max = 1 << 40
+    engine.local.memory.bytes_max = engine.local.memory.group_bytes_max = 1 << 40
     service = engine.service
     for name in NAMES:
         await engine.core.call(service.group_of(name), Create(name, clock.now_ms(), "application/octet-stream", Encoding.BYTES))
 
+    appenders = [service.appender(name) for name in NAMES]
+
     def propose(number: int, done: Done) -> None:
-        command = append_of(number, service.now_ms())
-        service.propose(command.name, command, done)
+        appenders[number % STREAMS](append_of(number, service.now_ms()), done)
 
     turns = engine.core.counters.turns
     elapsed, cpu = await closed_loop(count, in_flight, propose)

@@ -49,11 +49,13 @@ class Socket:
 
 class World:
     def __init__(self, protocol: int) -> None:
-        house = ConnectionSet()
-        house.handlers[messages.PROPOSE] = self._alone
-        house.handlers[messages.PROPOSE_ALL] = handler_of(lambda group: True, lambda group: 0, self._propose, lambda: 1, lambda *came: None)
+        connections = ConnectionSet()
+        connections.handlers[messages.PROPOSE] = self._alone
+        connections.handlers[messages.PROPOSE_ALL] = handler_of(
+            lambda group: True, lambda group: 0, self._propose, lambda: 1, lambda *came: None
+        )
         self.proposed: list[Any] = []
-        self.there = InboundConnection(house, lambda *hello: 1, checked=True)
+        self.there = InboundConnection(connections, lambda *hello: 1, checked=True)
         self.there.core = 1
         self.asked, self.answered = Socket(), Socket()
         self.there.link.connection_made(self.answered)  # type: ignore[arg-type]

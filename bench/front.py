@@ -48,7 +48,10 @@ class _Service:
     async def facts(self, name: str, *, local: bool = False) -> Any:
         raise AssertionError("appends ask for nothing")
 
-    def propose(self, name: str, command: Any, done: Any) -> None:
+    def appender(self, name: str) -> Any:
+        return self._append
+
+    def _append(self, command: Any, done: Any) -> None:
         producer = command.producer
         done(Reply(0, 1 << 48 | 7, 12345, 3160320, False, producer.epoch, producer.sequence))
 

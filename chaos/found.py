@@ -292,7 +292,7 @@ FOUND = (
         "An older image of a node's disk that was put back into a cluster was not noticed: it voted for, and counted as, what it had forgotten, and what "
         "was acknowledged was gone",
         "simulation, as soon as older images were put back (`--copies`, seeds 1 and 4)",
-        "tests/transport/test_recollection.py",
+        "tests/transport/test_peer_journal_positions.py",
     ),
     Found(
         "A node that was away while others were replaced refused the newcomers when none of those that it knew was up: two of three nodes were there, and had "
@@ -330,7 +330,7 @@ FOUND = (
         "What a node had sent before it lost its disk, and came only after it had greeted with an empty one, was taken for how far its new journal "
         "was: at its next start it was kept out as an older copy of itself",
         "simulation, seeds 3001024, 3001050 and 3001146",
-        "tests/transport/test_recollection.py",
+        "tests/transport/test_peer_journal_positions.py",
     ),
     Found(
         "A restore from the object store alone took a pack that was never named for what continues a stream, and left out what a later one, which began "

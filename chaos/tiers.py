@@ -24,18 +24,18 @@ class Tier(msgspec.Struct, frozen=True):
 
 
 TIERS = (
-    Tier("Spark: tables as a JVM reads and writes them", 4, ("@spark",)),
-    Tier("conformance: the official suite, the official clients", 2, ("@conformance", "tests/clients/*")),
-    Tier("chaos: every fault once, on real processes", 3, ("tests/chaos/*",)),
-    Tier("mutations of the agreement and of whole nodes", 3, ("tests/*mutants*",)),
+    Tier("Spark: tables as a JVM reads and writes them", 2, ("@spark",)),
+    Tier("conformance: the official suite, the official clients", 0.5, ("@conformance", "tests/clients/*")),
+    Tier("chaos: every fault once, on real processes", 1, ("tests/chaos/*",)),
+    Tier("mutations of the agreement and of whole nodes", 0.75, ("tests/*mutants*",)),
     Tier(
         "simulation: seeds that depend on the commit, those that once failed, the same seed in two processes; stories of clusters",
-        3,
+        1.25,
         ("tests/replica/*",),
     ),
-    Tier("processes: nodes, clusters and tools as they are run", 8, ("@process",)),
-    Tier("scripts of the agreement", 0.5, ("tests/raft/*",)),
-    Tier("unit tests, formats", 1.5, ("tests/*",)),
+    Tier("processes: nodes, clusters and tools as they are run", 3, ("@process",)),
+    Tier("scripts of the agreement", 0.25, ("tests/raft/*",)),
+    Tier("unit tests, formats", 1.25, ("tests/*",)),
 )
 
 

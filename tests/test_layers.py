@@ -6,6 +6,7 @@ All lists here are allow-lists: an import that no line allows fails, and so does
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -68,8 +69,13 @@ FRONT_STREAM = {"commands", "replies", "rules", "subscriptions"}  # a front know
 HEAVY = {"pyspark", "py4j", "pyarrow", "pyiceberg", "deltalake", "duckdb", "pandas", "numpy"}
 
 
-def imported(text: str) -> Iterator[str]:
+@functools.cache
+def imported(text: str) -> tuple[str, ...]:
     """Dotted names of the modules that a source imports, at any depth of its code."""
+    return tuple(_imported(text))
+
+
+def _imported(text: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -135,6 +141,11 @@ def test_fronts_know_the_commands_and_never_the_machine() -> None:
     assert {name.split(".")[2] for name in names} <= FRONT_STREAM
 
 
+def test_what_fronts_share_knows_no_protocol() -> None:
+    names = {name for text in texts("front/common") for name in imported(text) if name.startswith("polynya.front.")}
+    assert all(name.startswith("polynya.front.common") for name in names), names
+
+
 def test_the_table_libraries_are_imported_in_the_lakehouse_and_by_the_demo() -> None:
     assert importers(*HEAVY) == {"cli/demo/answers.py"}
 
@@ -162,3 +173,79 @@ def test_a_planted_import_of_a_room_is_found(room: str) -> None:
 @pytest.mark.parametrize("place", PURE)
 def test_a_planted_import_of_a_library_is_found(place: str) -> None:
     assert forbidden_modules(place, [PLANTED]) == {"pyspark", "socket"}
+
+
+CIRCLES = {  # what may import each other inside a room, type hints included -> why; at most these modules of the room take part
+    "raft": (
+        "disk_loss election following leading membership quiescence raft reading snapshots",
+        "one protocol: a reaction to a message begins others, and all of them change the state of one member",
+    ),
+    "stream": (
+        "machine placement rules.eviction rules.forks rules.kafka_writes rules.lifetimes rules.meta rules.publishing rules.retention rules.tables "
+        "rules.trimming rules.writes snapshots.encode state.feature_level subscriptions.links subscriptions.rules",
+        "the table of commands is in the machine, and the rules that it names take the machine as their state; hints alone close the circle",
+    ),
+    "service": (
+        "routing.fan_out routing.remote_tails routing.service streams.local streams.retention",
+        "the routed service and its helpers name each other in hints",
+    ),
+    "front": (
+        "common.response_memory http.api.buckets http.auth.authorization http.connection http.protocol.append_template http.protocol.exchange "
+        "http.routes.append http.routes.bucket http.routes.create http.routes.delete http.routes.head http.routes.listing "
+        "http.routes.long_poll http.routes.pages http.routes.positions http.routes.preconditions http.routes.read http.routes.refusals "
+        "http.routes.retention http.routes.sse http.routes.table http.server",
+        "an exchange, its connection and the handlers of its routes name each other in hints",
+    ),
+}
+
+
+def modules_of(room: str) -> dict[str, str]:
+    """The modules of a room by their dotted names inside it, with their sources."""
+    found = {}
+    for path in (SOURCE / room).rglob("*.py"):
+        parts = path.relative_to(SOURCE / room).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path.read_text()
+    return found
+
+
+def named_modules(text: str, room: str, modules: Iterable[str]) -> set[str]:
+    """The modules of the room that a source imports, also those only for type hints."""
+    prefix, names = f"polynya.{room}.", set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.module and f"{node.module}.".startswith(prefix):
+            inside = node.module[len(prefix) :]
+            for alias in node.names:
+                names.add(f"{inside}.{alias.name}".lstrip(".") if f"{inside}.{alias.name}".lstrip(".") in modules else inside)
+        elif isinstance(node, ast.Import):
+            names |= {alias.name[len(prefix) :] for alias in node.names if alias.name.startswith(prefix)}
+    return names & set(modules)
+
+
+def circle_of(sources: dict[str, str], room: str) -> set[str]:
+    """The modules of a room that import themselves, directly or over others."""
+    imports = {name: named_modules(text, room, sources) - {name} for name, text in sources.items()}
+
+    def reached(begin: str) -> set[str]:
+        seen, todo = set[str](), [begin]
+        while todo:
+            for name in imports[todo.pop()] - seen:
+                seen.add(name)
+                todo.append(name)
+        return seen
+
+    return {name for name in sources if name in reached(name)}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_files_of_a_room_import_each_other_in_no_circle_but_the_listed_one(room: str) -> None:
+    assert circle_of(modules_of(room), room) == set(CIRCLES.get(room, ("", ""))[0].split())
+
+
+def test_a_planted_circle_is_found() -> None:
+    planted = {
+        "a": "from polynya.wal import b",
+        "b": "if TYPE_CHECKING:\n    from polynya.wal.c import C",
+        "c": "import polynya.wal.a",
+        "d": "from polynya.wal.a import A",
+    }
+    assert circle_of(planted, "wal") == {"a", "b", "c"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,17 @@ ALLOWED = {  # (file, call): why
 }
 
 
+@functools.cache
+def text_of(path: Path) -> str:
+    return path.read_text()
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    """Parsed once for all rules."""
+    return ast.parse(text_of(path))
+
+
 def name_of(node: ast.expr) -> str:
     """`a.b.c` of a dotted expression, else an empty string."""
     if isinstance(node, ast.Name):
@@ -54,11 +66,11 @@ def name_of(node: ast.expr) -> str:
     return ""
 
 
-def banned(path: Path, text: str) -> Iterator[str]:
+def banned(path: Path, tree: ast.Module) -> Iterator[str]:
     """What a file calls or imports that it should not, each with the replacement."""
     rules = BANNED | (BANNED_IN_TESTS if path.is_relative_to(ROOT / "tests") else BANNED_IN_SOURCE)
     where = path.relative_to(ROOT).as_posix()
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             name = name_of(node.func)
             if name in rules and (where, name) not in ALLOWED:
@@ -69,14 +81,14 @@ def banned(path: Path, text: str) -> Iterator[str]:
 
 
 def raises_in_except_star(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.TryStar):
             raised = (each for handler in node.handlers for each in ast.walk(handler) if isinstance(each, ast.Raise) and each.exc)
             yield from (f"{path.relative_to(ROOT)}:{each.lineno}" for each in raised)
 
 
 def long_functions(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or 0) - node.lineno + 1
             if lines > FUNCTION_LINES_MAX:
@@ -84,7 +96,7 @@ def long_functions(path: Path) -> Iterator[str]:
 
 
 def test_no_file_is_long() -> None:
-    lines = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in SOURCES + TESTS}
+    lines = {str(path.relative_to(ROOT)): len(text_of(path).splitlines()) for path in SOURCES + TESTS}
     assert not {name: count for name, count in lines.items() if count > FILE_LINES_MAX}
 
 
@@ -94,11 +106,11 @@ def test_no_function_is_long() -> None:
 
 def test_every_module_says_its_duty_in_its_first_line() -> None:
     for path in SOURCES + TESTS:
-        assert path.read_text().startswith('"""'), f"{path.relative_to(ROOT)} does not begin with a docstring"
+        assert text_of(path).startswith('"""'), f"{path.relative_to(ROOT)} does not begin with a docstring"
 
 
 def test_nothing_banned_is_called() -> None:
-    assert not [line for path in SOURCES + TESTS for line in banned(path, path.read_text())]
+    assert not [line for path in SOURCES + TESTS for line in banned(path, tree_of(path))]
 
 
 def test_nothing_is_raised_in_except_star() -> None:
@@ -107,14 +119,14 @@ def test_nothing_is_raised_in_except_star() -> None:
 
 
 def test_no_marks_are_left_over() -> None:
-    left = [path for path in SOURCES + TESTS if MARKS.search(path.read_text())]
+    left = [path for path in SOURCES + TESTS if MARKS.search(text_of(path))]
     assert not left
 
 
 def test_rooms_hold_no_logic_in_their_essays() -> None:
     for path in SOURCES:
         if path.name == "__init__.py" and path.parent.name != "polynya":
-            for node in ast.parse(path.read_text()).body:
+            for node in tree_of(path).body:
                 assert isinstance(node, ast.Expr | ast.Import | ast.ImportFrom | ast.Assign), f"{path.relative_to(ROOT)}:{node.lineno}"
 
 
@@ -122,4 +134,4 @@ def test_rooms_hold_no_logic_in_their_essays() -> None:
     "code", ["import time\ntime.sleep(1)", "import asyncio\nasyncio.wait_for(x, 1)", "import pickle", "eval('1')", "pytest.skip(why)"]
 )
 def test_the_bans_can_fail(code: str) -> None:
-    assert list(banned(ROOT / "tests" / "x.py", code))
+    assert list(banned(ROOT / "tests" / "x.py", ast.parse(code)))

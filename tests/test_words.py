@@ -21,20 +21,77 @@ MARKS = re.compile(r"\((?:[FR]\d+)(?:, ?[FR]?\d+)*\)")  # of design notes that a
 SENTENCE_WORDS_MAX = 30  # 20 is the aim
 PLAIN_PAGES = [
     *(ROOT / "docs" / f"{name}.md" for name in (
-        "access", "benchmarks", "cluster", "cluster-howto", "concepts", "durability", "glossary", "operations", "quickstarts", "reliability",
-        "runbooks", "subscriptions", "tables",
+        "access", "backup", "benchmarks", "cli", "client", "cluster", "cluster-howto", "concepts", "console", "durability", "glossary",
+        "migration", "operations", "protocol", "quickstarts", "reliability", "runbooks", "subscriptions", "tables",
     )),
     *(ROOT / "docs" / "decisions").glob("*.md"),
+    *(ROOT / "docs" / "formats" / f"{name}.md" for name in (
+        "README", "backup", "commands", "journal", "raft", "snapshots", "tables",
+    )),
     *(ROOT / "docs" / "design").glob("*.md"),
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
 ]  # fmt: skip
 RENAMED = (
     "OTHER_LIFE", "OVER_HOT_BOUND", "HOT_LIMIT", "HOT_FULL", "BODY_BUDGET", "ANSWER_BUDGET", "CLUSTER_UNREADY", "QUESTIONS_BUSY", "BAD_QUESTION",
+    "QUESTION_TOO_LARGE",
     "JOB_TAKEN", "JOB_LOST", "FORBIDDEN_HOST", "polynya_sql_questions_total", "polynya_recall_copies_total", "polynya_nodes_away",
     "leads_follow_writers",
 )  # fmt: skip
+IDENTIFIERS = {  # what names in the code were before -> now; the rooms where an old one is forbidden, all when none is named
+    "_doubts": "_validator",
+    "_farewell": "_shutdown_barrier",
+    "_fitness": "_readiness",
+    "_older": "_stale_copy_guard",
+    "_copier": "_state_copy_worker",
+    "chunk_patience_ms": "chunk_timeout_ms",
+    "compass": "router",
+    "forgetful": "amnesiac",
+    "ghost_of": "evicted_view",
+    "make_small": "compact_dicts",
+    "patient_ms": "election_holdoff_until_ms",
+    "recollection": "peer_positions",
+    "refuse_older": "refuse_stale_copy",
+    "unborn": "group_is_new",
+    "unmet": "undiscovered",
+    "Give": "client: Deliver",
+    "Heard": "EffectResult",
+    "Talk": "Operation",
+    "Trouble": "Backoff",
+    "_door": "transport: _listener",
+    "_doors": "node: _listeners",
+    "_patience": "engine: _commit_timeouts",
+    "_placing": "node cluster: _reconciler",
+    "_pulse": "transport: _keepalive",
+    "asleep": "raft: quiescent",
+    "_greet": "transport: _handshake",
+    "greet": "transport: record_accepted",
+    "guest": "transport: connection",
+    "heard": "client: effect_result",
+    "holds": "stream: replica_count",
+    "house": "transport: connections",
+    "is_there": "transport: is_up",
+    "leads": "engine replica stream: is_leader, leading, leader_count",
+    "let_go": "stream replica engine transport cold: release, detach_socket",
+    "life": "transport: incarnation",
+    "recalled": "raft: queried",
+    "residence": "cluster: lifecycle",
+    "sleeping": "raft: quiescent",
+    "steering": "cluster node: reconfiguration",
+    "strangers": "raft transport: unknown_leaders, missing_cores",
+    "unheard": "raft: awaiting_term",
+}
 LISTS_RENAMED = ROOT / "docs" / "migration.md"  # the table of what was renamed
+FOR_PEOPLE = [*(ROOT / "src/polynya/cli").rglob("*.py"), *(ROOT / "src/polynya/client").rglob("*.py")]
+CONSOLE = sorted((ROOT / "src/polynya/console/static").glob("*.js"))
+CONSOLE_PAGE = ROOT / "src/polynya/console/static/index.html"
+# in messages, help and texts of the console
+ODD = re.compile(
+    r"\b(there already|looked at|not looked|goes? on|going on|says? why|(is|all|not) well|is none|is told|any more|makes one|mend"
+    r"|for so long|so many|take back|br(ing|ought) back|by itself|leads and|forgets?|forgot(ten)?|has been told"
+    r"|name (another|one|it)|give (one|both|another|exactly|it)|a question)\b",
+    re.IGNORECASE,
+)
 SUBJECT_MAX = 72
 SUBJECTS_SINCE = "23d6f08"
 
@@ -66,10 +123,43 @@ def faults(text: str) -> Iterator[str]:
             yield f"has a sentence of {len(sentence.split())} words: {sentence[:60]!r}"
 
 
-def comments(path: Path) -> Iterator[tuple[int, str]]:
-    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+def comments(text: str) -> Iterator[tuple[int, str]]:
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string
+
+
+def messages(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, text) of each message of a module: strings of three words that are no docstrings, with X for what is put in."""
+    tree = ast.parse(path.read_text())
+    left = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node) if part is not node}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr):
+            left.add(id(node.value))
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value
+        else:
+            continue
+        if id(node) not in left and re.search(r"[A-Za-z]{2,} [a-z]+ [a-z]+", text):
+            yield node.lineno, text
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, text) of what a script of the console shows: strings and templates of two words."""
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+        for found in re.finditer(r'"((?:[^"\\]|\\.)*)"|`((?:[^`\\]|\\.)*)`', re.sub(r"(?<!:)//.*|^\s*/?\*.*", "", line)):
+            text = re.sub(r"\$\{[^}]*\}", "X", found[1] or found[2] or "")
+            if re.search(r"[A-Za-z]{2,} [a-z]+", text):
+                yield number, text
+
+
+def message_faults(text: str) -> Iterator[str]:
+    """What is wrong with a message, a help text or a text of the console."""
+    yield from faults(text)
+    if found := ODD.search(text):
+        yield f"says {found[0]!r}"
 
 
 def test_docstrings_are_plain_sentences() -> None:
@@ -79,8 +169,39 @@ def test_docstrings_are_plain_sentences() -> None:
 
 
 def test_comments_avoid_the_same_words() -> None:
-    found = [(path, line, text) for path in SOURCES for line, text in comments(path) if AVOIDED.search(text) or MARKS.search(text)]
+    def says(text: str) -> bool:
+        return bool(AVOIDED.search(text) or MARKS.search(text))
+
+    texts = {path: path.read_text() for path in SOURCES}
+    found = [(path, line, text) for path, whole in texts.items() if says(whole) for line, text in comments(whole) if says(text)]
     assert not [f"{path.relative_to(ROOT)}:{line}: {text}" for path, line, text in found]
+
+
+@pytest.mark.parametrize("room", ["cli", "client"])
+def test_messages_and_help_are_plain_sentences(room: str) -> None:
+    files = [path for path in FOR_PEOPLE if path.is_relative_to(ROOT / "src/polynya" / room)]
+    found = [(path, line, text) for path in files for line, text in messages(path)]
+    assert len(found) > 50
+    assert not [f"{path.name}:{line}: {fault}: {text}" for path, line, text in found for fault in message_faults(text)]
+
+
+def test_the_help_of_commands_is_plain() -> None:
+    found = [
+        (path, node.lineno, text)
+        for path in FOR_PEOPLE
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name.endswith("_command") and (text := ast.get_docstring(node))
+    ]
+    assert len(found) > 50
+    assert not [f"{path.name}:{line}: {fault}" for path, line, text in found for fault in message_faults(text)]
+
+
+def test_texts_of_the_console_are_plain() -> None:
+    found = [(path, line, text) for path in CONSOLE for line, text in texts(path)]
+    page = re.sub(r"<[^>]*>", "\n", CONSOLE_PAGE.read_text("utf-8"))
+    found += [(CONSOLE_PAGE, 0, line.strip()) for line in page.splitlines() if line.strip()]
+    assert len(found) > 100
+    assert not [f"{path.name}:{line}: {fault}: {text}" for path, line, text in found for fault in message_faults(text)]
 
 
 @pytest.mark.parametrize("page", PLAIN_PAGES, ids=lambda page: page.name)
@@ -106,6 +227,36 @@ def test_renamed_words_are_gone() -> None:
     ]
 
 
+def identifiers(text: str) -> set[str]:
+    """The names that a source defines or uses: variables, attributes, arguments, functions, classes."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        found |= {getattr(node, field) for field in ("id", "attr", "arg", "name") if isinstance(getattr(node, field, None), str)}
+    return found
+
+
+def renamed_identifiers(room: str, text: str) -> set[str]:
+    """The old names of a source in this room."""
+    forbidden = set()
+    for old, new in IDENTIFIERS.items():
+        rooms, _, _ = new.rpartition(":")
+        if not rooms or room in rooms.split():
+            forbidden.add(old)
+    return identifiers(text) & forbidden
+
+
+def test_renamed_identifiers_are_gone() -> None:
+    rooms = {path: path.relative_to(ROOT / "src" / "polynya").parts[0] for path in SOURCES}
+    found = {str(path.relative_to(ROOT)): renamed_identifiers(room, path.read_text()) for path, room in rooms.items()}
+    assert not {path: names for path, names in found.items() if names}
+
+
+def test_an_old_identifier_is_found_in_its_rooms_only() -> None:
+    text = "def look(guest): return guest.forgetful"
+    assert renamed_identifiers("transport", text) == {"guest", "forgetful"}
+    assert renamed_identifiers("raft", text) == {"forgetful"}
+
+
 def test_subjects_of_commits_are_short() -> None:
     command = ["git", "-C", str(ROOT), "log", "--no-merges", "--format=%s", f"{SUBJECTS_SINCE}..HEAD"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -120,6 +271,29 @@ def test_subjects_of_commits_are_short() -> None:
 )
 def test_the_rules_can_fail(text: str) -> None:
     assert list(faults(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Where clients find it.",
+        "Name another: give one of them.",
+        "the cluster is not well",
+        "with --wait: for so long",
+        "goes on by itself",
+    ],
+)
+def test_the_rules_of_messages_can_fail(text: str) -> None:
+    assert list(message_faults(text))
+
+
+def test_messages_and_texts_are_found(tmp_path: Path) -> None:
+    module = tmp_path / "a.py"
+    module.write_text('"""Not this text at all."""\nraise Wrong(f"the node {number} is not well", code="A_CODE")\n')
+    assert list(messages(module)) == [(2, "the node X is not well")]
+    script = tmp_path / "a.js"
+    script.write_text('// "not this text"\nput(note, `There are ${many} left`, "button", "Trying again");\n')
+    assert list(texts(script)) == [(2, "There are X left"), (2, "Trying again")]
 
 
 def test_click_blocks_and_plain_docstrings_pass() -> None:

@@ -16,7 +16,7 @@ from polynya.admin.sql_worker import SqlWorker
 from polynya.base.limits import SQL_QUESTIONS_PER_CORE_MAX
 from polynya.config.model import ColdConfig, Config, SqlConfig
 from polynya.front.http.api.schemas import columns_of, type_name
-from polynya.front.http.api.sql import QuestionRoute
+from polynya.front.http.api.sql import SqlRoute
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request
 
@@ -82,7 +82,7 @@ def test_its_time_is_bounded() -> None:
     async def story(asker: SqlWorker) -> None:
         with pytest.raises(Failure, match=r"its limit of 0\.5 s") as told:
             await asker.ask(LONG, 10, [])
-        assert told.value.code == "QUESTION_TOO_LARGE"
+        assert told.value.code == "SQL_TOO_LARGE"
         assert children() == []
 
     play(story, timeout=0.5)
@@ -93,7 +93,7 @@ def test_its_time_is_bounded() -> None:
 def test_an_end_while_it_writes_is_told_as_its_time(out: bytes, code: int) -> None:
     with pytest.raises(Failure) as told:
         SqlWorker(Config())._settled(code, out, b"")
-    assert told.value.code == "QUESTION_TOO_LARGE"
+    assert told.value.code == "SQL_TOO_LARGE"
 
 
 def test_it_ends_when_nobody_waits_for_it_any_more() -> None:
@@ -175,7 +175,7 @@ def asked(method: str, body: bytes) -> Request:
 
 
 def test_the_route_says_how_fresh_the_tables_are_that_a_question_names() -> None:
-    route = QuestionRoute(FakeTables(), FakeAnswerer())  # type: ignore[arg-type]
+    route = SqlRoute(FakeTables(), FakeAnswerer())  # type: ignore[arg-type]
     answer = asyncio.run(route.handle(asked("POST", b'{"sql": "select * from FLIGHTS__dlq"}')))
     told = json.loads(answer.body)
     assert told["rows"] == [["select * from FLIGHTS__dlq", 1000, 1]]
@@ -196,7 +196,7 @@ def test_the_route_says_how_fresh_the_tables_are_that_a_question_names() -> None
     ],
 )
 def test_the_route_refuses_what_is_no_question(method: str, body: bytes, code: str) -> None:
-    route = QuestionRoute(FakeTables(), FakeAnswerer())  # type: ignore[arg-type]
+    route = SqlRoute(FakeTables(), FakeAnswerer())  # type: ignore[arg-type]
     with pytest.raises(Failure) as told:
         asyncio.run(route.handle(asked(method, body)))
     assert told.value.code == code

@@ -37,7 +37,7 @@ def test_no_folder_is_made_for_what_is_no_place(place: str, tmp_path: Path, monk
 
     monkeypatch.chdir(tmp_path)
     for attempt in (write, read):
-        with pytest.raises(exits.Misused, match="is no place for backups"):
+        with pytest.raises(exits.Misused, match="is not a backup location"):
             asyncio.run(attempt())
     assert not list(tmp_path.iterdir())
 

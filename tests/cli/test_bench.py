@@ -70,7 +70,7 @@ def test_a_tail_counts_for_every_reader(node: RunningNode) -> None:
 def test_a_node_that_is_not_there_is_said() -> None:
     with nobody() as url:
         ran = polynya("bench", "append", server=url)
-    assert ran.code == 3 and "cannot be reached" in ran.err
+    assert ran.code == 3 and "is unreachable" in ran.err
 
 
 @pytest.mark.process

@@ -56,7 +56,7 @@ def test_without_a_node_and_with_wrong_settings_there_is_still_a_bundle(tmp_path
     arguments = ["debug", "bundle", "--config", str(tmp_path / "node.toml"), "-o", str(file), "--server", "http://127.0.0.1:1"]
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 0, result.output
-    assert "left out: what the server says" in result.stderr and "left out: logs" in result.stderr
+    assert "left out: server responses" in result.stderr and "left out: logs" in result.stderr
     members = contents(file)
     assert "lisen" in json.loads(members["config.json"])["problems"][0]
     assert "metrics.txt" not in members and "FAIL" in members["doctor.jsonl"]

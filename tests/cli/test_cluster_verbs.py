@@ -54,20 +54,20 @@ def said(*problems: str, **more: Any) -> tuple[int, dict[str, str], bytes]:
 
 
 def test_status_shows_nodes_and_groups():
-    with scripted(said("node 2 does not answer")) as server:
+    with scripted(said("node 2 does not respond")) as server:
         shown = run("status", "--groups", "--server", server.url)
     assert shown.exit_code == 0, shown.output
     assert "   1  http://h:1   up     9.9          2          5" in shown.output
     assert "   2  http://h:11  down" in shown.output
     rows = [line.split() for line in shown.output.splitlines()]
     assert ["0", "1", "3", "1,700", "0", "40"] in rows and ["1", "none", "4", "1"] in rows
-    assert "! node 2 does not answer" in shown.output
+    assert "! node 2 does not respond" in shown.output
 
 
 def test_status_goes_on_while_it_watches_though_the_node_is_away(monkeypatch):
     looks = []
     monkeypatch.setattr("polynya.cli.cluster.commands.WATCH_SECONDS", 0)
-    with scripted(said("node 2 does not answer"), DROP, DROP, DROP, said(notes=["zone a has most replicas"])) as server:
+    with scripted(said("node 2 does not respond"), DROP, DROP, DROP, said(notes=["zone a has most replicas"])) as server:
 
         def again(client: Any) -> Any:
             if sum(told is not None for told in looks) == 2:
@@ -79,18 +79,18 @@ def test_status_goes_on_while_it_watches_though_the_node_is_away(monkeypatch):
         monkeypatch.setattr("polynya.cli.cluster.commands._look_again", again)
         shown = run("status", "--watch", "--server", server.url)
     assert None in looks
-    assert "! node 2 does not answer" in shown.output and "does not answer: " in shown.output
+    assert "! node 2 does not respond" in shown.output and "does not respond: " in shown.output
     assert "note: zone a has most replicas" in shown.output
 
 
 def test_health_ends_with_what_it_found():
-    with scripted(said("node 2 does not answer")) as server:
+    with scripted(said("node 2 does not respond")) as server:
         sick = run("health", "--server", server.url, "--json")
     assert sick.exit_code == exits.REFUSED
-    assert json.loads(sick.stdout) == {"healthy": False, "problems": ["node 2 does not answer"], "notes": []}
-    with scripted(said(notes=["read replica 4 does not answer"])) as server:
+    assert json.loads(sick.stdout) == {"healthy": False, "problems": ["node 2 does not respond"], "notes": []}
+    with scripted(said(notes=["read replica 4 does not respond"])) as server:
         noted = run("health", "--server", server.url)
-    assert (noted.exit_code, noted.stdout) == (0, "healthy\n") and noted.stderr == "note: read replica 4 does not answer\n"
+    assert (noted.exit_code, noted.stdout) == (0, "healthy\n") and noted.stderr == "note: read replica 4 does not respond\n"
     with scripted(said()) as server:
         well = run("health", "--server", server.url)
     assert (well.exit_code, well.stdout) == (0, "healthy\n")
@@ -98,7 +98,10 @@ def test_health_ends_with_what_it_found():
 
 @pytest.mark.parametrize(
     ("status", "healthy", "code", "out"),
-    [(200, True, 0, "healthy\n"), (503, False, exits.REFUSED, "! the cluster is not well; the server says why to those with a token")],
+    [
+        (200, True, 0, "healthy\n"),
+        (503, False, exits.REFUSED, "! the cluster is not healthy; the server shows the reasons only with an admin token"),
+    ],
 )
 def test_health_without_a_token_says_whether_the_cluster_is_well(status, healthy, code, out):
     with scripted((status, {}, json.dumps({"healthy": healthy}).encode())) as server:
@@ -108,9 +111,9 @@ def test_health_without_a_token_says_whether_the_cluster_is_well(status, healthy
 
 def test_health_asks_an_older_release_what_that_knows():
     refused = (404, {}, b'{"error": {"code": "NO_ROUTE", "message": "there is nothing at this path"}}')
-    with scripted(refused, said("node 2 does not answer")) as server:
+    with scripted(refused, said("node 2 does not respond")) as server:
         sick = run("health", "--server", server.url)
-    assert (sick.exit_code, sick.stdout) == (exits.REFUSED, "! node 2 does not answer\n")
+    assert (sick.exit_code, sick.stdout) == (exits.REFUSED, "! node 2 does not respond\n")
     assert [each.path for each in server.said] == ["/v1/cluster/health", "/v1/cluster"]
     with scripted(refused) as server:
         strange = run("transfer", "1", "--to", "2", "--server", server.url)
@@ -133,7 +136,7 @@ def test_health_can_wait(monkeypatch):
 def test_a_node_by_itself_is_no_cluster():
     with scripted(said(nodes=[])) as server:
         refused = run("status", "--server", server.url)
-    assert refused.exit_code == exits.REFUSED and "a node by itself" in refused.output
+    assert refused.exit_code == exits.REFUSED and "is a single node" in refused.output
 
 
 def test_a_node_that_no_cluster_knows_says_so():
@@ -162,11 +165,11 @@ def test_an_authority_is_made_once_and_certificates_again(tmp_path: Path):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--cluster-node", "2"), "--cluster-node is chosen here for each node"),
+        (("--cluster-node", "2"), "--cluster-node is set per node by this command"),
         (("--listen", "127.0.0.1:x"), "--listen: expected HOST:PORT"),
         (("--listen", "127.0.0.1:65520"), "need ports up to 65542"),
-        (("--nodes", "3", "--replicas", "5"), "--replicas 5: each group needs 5 nodes that vote, and this cluster has 3"),
-        (("--replicas", "5", "--readers", "2"), "--replicas 5: each group needs 5 nodes that vote, and this cluster has 3"),
+        (("--nodes", "3", "--replicas", "5"), "--replicas 5: each group needs 5 voting nodes; this cluster has 3"),
+        (("--replicas", "5", "--readers", "2"), "--replicas 5: each group needs 5 voting nodes; this cluster has 3"),
     ],
 )
 def test_dev_refuses_what_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], said: str):
@@ -202,7 +205,7 @@ def test_dev_leaves_a_cluster_that_runs_alone(tmp_path: Path, monkeypatch):
     with (node / "node.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         refused = run("dev", "--data", str(tmp_path), "--listen", "127.0.0.1:0")
-    assert refused.exit_code == exits.REFUSED and "runs already: node 1 (pid 4711)" in refused.output
+    assert refused.exit_code == exits.REFUSED and "is already running: node 1 (pid 4711)" in refused.output
     assert (node / "polynya.toml").read_text() == "as it was"
 
 
@@ -302,7 +305,7 @@ ADDED = {
 def test_a_node_that_is_added_gets_settings_that_can_be_read(tmp_path: Path):
     with scripted(_json(ADDED)) as server:
         added = run("add", "--peer", "h4:1", "--http", "http://h4", "--zone", "z", "--server", server.url)
-    assert added.exit_code == 0 and "node 4 belongs to the cluster; start it with the settings below" in added.stderr
+    assert added.exit_code == 0 and "node 4 is a member of the cluster; start it with the settings below" in added.stderr
     sent = {"id": 0, "peer": "h4:1", "http": "http://h4", "zone": "z", "rebalance": True}
     assert json.loads(server.said[0].body) == sent
     file = tmp_path / "polynya.toml"
@@ -322,8 +325,8 @@ def test_a_read_replica_is_added_with_its_role_and_waited_for(tmp_path: Path, mo
     assert added.exit_code == 0, added.output
     assert json.loads(server.said[0].body) == {"id": 0, "peer": "h4:1", "http": "http://h4", "zone": "", "rebalance": False, "reader": True}
     assert added.stderr.splitlines() == [
-        "node 4 belongs to the cluster as a read replica; start it with the settings below",
-        "  node 4 is not there yet: start it",
+        "node 4 is a member of the cluster as a read replica; start it with the settings below",
+        "  node 4 is not up yet: start it",
         "  node 4 has 1 of 2 groups",
         "  node 4: 7 entries behind",
         "done",
@@ -337,8 +340,8 @@ def test_a_read_replica_is_added_with_its_role_and_waited_for(tmp_path: Path, mo
 @pytest.mark.parametrize(
     ("releases", "said"),
     [
-        (("9", "9", "9"), "logs are at level 1, and go on to 2 once all nodes have said that they know it"),
-        (("9", "8", "9"), "an upgrade is under way: releases 8, 9; logs are at level 1 of 2"),
+        (("9", "9", "9"), "feature level 1; it rises to 2 once every node has reported support"),
+        (("9", "8", "9"), "an upgrade is under way: releases 8, 9; feature level 1 of 2"),
     ],
 )
 def test_a_new_cluster_whose_logs_begin_is_not_said_to_be_upgraded(releases: tuple[str, ...], said: str):
@@ -352,17 +355,17 @@ def test_status_shows_who_is_a_read_replica():
     nodes = nodes_of(view())
     nodes[1]["role"] = "voter"
     nodes[2]["role"] = "reader"
-    with scripted(view(nodes=nodes, notes=["read replica 3 does not answer"])) as server:
+    with scripted(view(nodes=nodes, notes=["read replica 3 does not respond"])) as server:
         shown = run("status", "--server", server.url)
     lines = [" ".join(line.split()) for line in shown.stdout.splitlines()]
     assert lines[0].startswith("node http role state") and lines[2].startswith("2 http://h:2 up")
-    assert lines[3].startswith("3 http://h:3 read replica up") and shown.stderr == "note: read replica 3 does not answer\n"
+    assert lines[3].startswith("3 http://h:3 read replica up") and shown.stderr == "note: read replica 3 does not respond\n"
 
 
 def test_a_replaced_disk_names_who_it_was():
     with scripted(_json(ADDED)) as server:
         replaced = run("replace-disk", "2", "--server", server.url)
-    assert replaced.exit_code == 0 and "node 4 takes over from node 2" in replaced.stderr and "join = true" in replaced.stdout
+    assert replaced.exit_code == 0 and "node 4 replaces node 2" in replaced.stderr and "join = true" in replaced.stdout
     assert json.loads(server.said[0].body) == {"id": 0, "peer": "", "http": "", "replaces": 2, "rebalance": False}
 
 
@@ -373,12 +376,12 @@ def test_waiting_shows_what_is_left_and_ends_when_nothing_is(monkeypatch):
     with scripted(_json({"epoch": 9}), view(epoch=8, nodes=none), view(nodes=left), view(nodes=none)) as server:
         done = run("drain", "2", "--wait", "--server", server.url)
     assert done.exit_code == 0, done.output
-    assert done.stderr.splitlines() == ["node 2 hands over what it leads", "  node 2: 2 groups led", "done"]
+    assert done.stderr.splitlines() == ["node 2 transfers its leaders to other nodes", "  node 2: 2 groups led", "done"]
     silent = [dict(node, leader_of=0, up=node["id"] != 2) for node in nodes_of(view())]
     leaderless = [dict(group, leader=0) for group in json.loads(view()[2])["groups"]]
     with scripted(_json({"epoch": 9}), view(nodes=silent, groups=leaderless), view(nodes=silent)) as server:
         done = run("drain", "2", "--wait", "--server", server.url)
-    assert done.stderr.splitlines()[1:] == ["  node 2 does not answer, and 2 groups may be led by it", "done"]
+    assert done.stderr.splitlines()[1:] == ["  node 2 does not respond and may lead 2 groups", "done"]
     gone = [node for node in nodes_of(view()) if node["id"] != 2]
     with scripted(_json({"epoch": 9}), view(), view(nodes=gone)) as server:
         done = run("remove", "2", "--wait", "--server", server.url)
@@ -387,7 +390,7 @@ def test_waiting_shows_what_is_left_and_ends_when_nothing_is(monkeypatch):
     moving[1] |= {"goal": [2, 3, 4], "behind": {"4": 1200}}
     with scripted(_json({"epoch": 9}), view(groups=moving, rebalancing=True), view(groups=moving[:1], rebalancing=True), view()) as server:
         done = run("rebalance", "--wait", "--server", server.url)
-    assert done.stderr.splitlines()[1:] == ["  1 group on the way to other nodes", "  replicas and leads are being spread", "done"]
+    assert done.stderr.splitlines()[1:] == ["  1 group moving to other nodes", "  rebalancing replicas and leaders", "done"]
     with scripted(_json({"epoch": 9}), view(groups=moving)) as server:
         late = run("move", "1", "--from", "1", "--to", "4", "--wait", "--timeout", "0", "--server", server.url)
     assert late.exit_code == exits.UNREACHABLE and "group 1: from node 1 to node 4, 1,200 entries to catch up" in late.stderr
@@ -410,7 +413,7 @@ def test_ctrl_c_while_waiting_says_that_it_goes_on(monkeypatch):
     monkeypatch.setattr("polynya.cli.cluster.wait.time.sleep", interrupt)
     with scripted(_json({"epoch": 9}), view()) as server:
         left = run("remove", "1", "--wait", "--server", server.url)
-    assert left.exit_code != 0 and "not waited for any longer: node 1: 2 replicas held. It goes on by itself" in left.stderr
+    assert left.exit_code != 0 and "stopped waiting: node 1: 2 replicas held. The operation continues" in left.stderr
 
 
 def test_status_shows_states_zones_and_moves():
@@ -424,7 +427,7 @@ def test_status_shows_states_zones_and_moves():
     nodes[1] |= {"condition": "drained"}
     with scripted(view(nodes=nodes)) as server:
         assert "drained, down" in run("status", "--server", server.url).output
-    assert "moving: group 1 from node 1 to node 4" in shown and "being spread" in shown
+    assert "moving: group 1 from node 1 to node 4" in shown and "rebalancing replicas" in shown
     assert shown.splitlines()[0].split()[:4] == ["node", "http", "zone", "state"]
 
 
@@ -436,7 +439,7 @@ def test_a_cluster_is_not_started_on_ports_where_another_one_would_answer_for_it
         other.listen()
         refused = run("dev", "--listen", f"127.0.0.1:{port}", "--data", str(tmp_path / "c"))
     assert refused.exit_code == exits.REFUSED
-    assert f"port {port + 12} of 127.0.0.1, for node 2, is in use by another process" in refused.output and "--listen" in refused.output
+    assert f"port {port + 12} of 127.0.0.1, needed by node 2, is used by another process" in refused.output and "--listen" in refused.output
     assert not (tmp_path / "c").exists()
 
 
@@ -460,7 +463,7 @@ def test_a_node_more_listens_where_its_number_has_it_also_when_the_one_before_wa
 
 def test_a_folder_without_a_cluster_gets_no_node(tmp_path: Path):
     refused = run("add", "--dev", str(tmp_path))
-    assert refused.exit_code == exits.USAGE and "holds no cluster of 'polynya cluster dev'" in refused.output
+    assert refused.exit_code == exits.USAGE and "holds no cluster that 'polynya cluster dev' created" in refused.output
 
 
 def test_a_pid_file_that_a_killed_node_left_says_nothing(tmp_path: Path):
@@ -473,7 +476,7 @@ def test_a_pid_file_that_a_killed_node_left_says_nothing(tmp_path: Path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("ca", "{folder}", "--node", "1", "--host", "bad host!"), "name of a host"),
+        (("ca", "{folder}", "--node", "1", "--host", "bad host!"), "nor a host name"),
         (("drain", "1", "--wait", "--timeout", "nan"), "duration"),
     ],
 )
@@ -513,7 +516,7 @@ def test_a_folder_of_objects_that_each_node_of_dev_would_have_for_itself_is_refu
     if where == "environment":
         monkeypatch.setenv("POLYNYA_COLD_ROOT", "store")
     refused = run("dev", "--data", str(tmp_path / "c"), *(("--cold-root", "store") if where == "flag" else ()))
-    assert refused.exit_code == exits.USAGE and "all nodes share one folder of objects" in refused.output, refused.output
+    assert refused.exit_code == exits.USAGE and "all nodes share one object folder" in refused.output, refused.output
     assert not (tmp_path / "c").exists()
 
 

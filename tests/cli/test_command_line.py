@@ -90,7 +90,7 @@ def test_no_server_is_exit_code_3_and_says_what_to_do() -> None:
         (["read", "x", "--offset", "12"], "start"),
         (["create", "x", "--ttl", "soon"], "15min"),
         (["info", "x", "--server", "ftp://x"], "http://127.0.0.1:4437"),
-        (["--server", "http://x", "ls"], "'--server' goes behind the command: 'polynya ls --server …'"),
+        (["--server", "http://x", "ls"], "'--server' belongs after the command: 'polynya ls --server …'"),
         (["--server=http://x", "cluster", "status"], "'polynya cluster status --server …'"),
         (["cluster", "--server", "http://x", "status"], "'polynya cluster status --server …'"),
         (["--servr", "http://x", "cluster", "status"], "No such option '--servr'"),

@@ -33,7 +33,7 @@ def test_a_context_is_added_used_listed_and_forgotten(own_contexts: Path) -> Non
     }
     assert ran("context", "use", "two").exit_code == 0
     assert ran("context", "ls").stdout.splitlines()[2].split() == ["*", "two", "http://two:2"]
-    assert "no context is in use" in ran("context", "rm", "two").stderr
+    assert "there is no current context" in ran("context", "rm", "two").stderr
     assert ran("context", "use", "two").exit_code == exits.USAGE
     file = own_contexts / "contexts.toml"
     assert file.stat().st_mode & 0o777 == 0o600
@@ -80,9 +80,9 @@ def test_a_context_that_is_not_there_is_answered_with_its_nearest() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["a b", "--server", "http://x"], "no name of a context"),
-        (["a", "--server", "ftp://x"], "no URL"),
-        (["a", "--server", "http://x:99999"], "no URL"),
+        (["a b", "--server", "http://x"], "is not a context name"),
+        (["a", "--server", "ftp://x"], "is not a URL"),
+        (["a", "--server", "http://x:99999"], "is not a URL"),
         (["a", "--server", "http://x", "--token-file", "/nowhere/token"], "cannot be read"),
         (["a", "--server", "http://x", "--token-file", "/dev/null"], "holds no token"),
         (["a", "--server", "http://x", "--ca-file", "/nowhere/ca"], "no file"),

@@ -86,7 +86,7 @@ def test_every_finding_that_is_not_well_has_a_step(tmp_path: Path) -> None:
             "--data", str(tmp_path / "data"), "--listen", f"127.0.0.1:{port}", "--server", "http://127.0.0.1:1", "--cold-backend", "none"
         )
     assert result.exit_code == exits.REFUSED
-    for told in ("letters.txt", f"port {port} of 127.0.0.1 is in use", "nothing leaves the journal", "Connection refused"):
+    for told in ("letters.txt", f"port {port} of 127.0.0.1 is in use", "all data stays in the journal", "Connection refused"):
         assert told in result.stdout
     assert result.stdout.count("→") == sum(line.startswith(STEPS) for line in result.stdout.splitlines())
 
@@ -121,7 +121,7 @@ def test_of_a_cluster_s_node_the_doctor_says_what_the_nodes_say_of_each_other() 
     well = b'{"healthy":true,"nodes":2,"problems":[],"notes":[]}'
     with scripted((200, {}, node), (200, {}, health), (200, {}, well)) as server:
         found = findings("--server", server.url)["cluster"]
-    assert (found.status, found.said) == (OK, "all is well with its 2 nodes")
+    assert (found.status, found.said) == (OK, "2 nodes, healthy")
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_bucket_is_tried_and_its_owner_told(s3_server: S3Server, tmp_path: Pat
     flags = {f"--cold-{name.replace('_', '-')}": value for name, value in settings.items() if name != "s3_secret_access_key"}
     secret = {"POLYNYA_COLD_S3_SECRET_ACCESS_KEY": settings["s3_secret_access_key"]}
     found = {row.name: row for row in store.check_store(load({**flags, "--data": str(tmp_path)}, environ=secret).config)}
-    assert (found["object store"].status, found["object root"].said) == (OK, "nobody's yet")
+    assert (found["object store"].status, found["object root"].said) == (OK, "not owned yet")
     wrong = load(flags, environ=dict.fromkeys(secret, "another secret")).config
     (failed,) = store.check_store(wrong)
     assert failed.status == FAIL and "cold.s3_bucket" in failed.step

@@ -147,10 +147,10 @@ def test_it_follows_until_the_source_is_closed(node: RunningNode) -> None:
         (("{url}/v1/stream/a?b=1",), exits.USAGE, "not the URL of a stream"),
         (("ftp://x/a",), exits.USAGE, "not the URL of a stream"),
         (("{url}/",), exits.USAGE, "names no stream"),
-        (("{url}/v1/stream/bad/source", "bad/target"), exits.REFUSED, "holds what was not imported"),
-        (("{url}/v1/stream/bad/source", "bad/written"), exits.REFUSED, "is no import"),
+        (("{url}/v1/stream/bad/source", "bad/target"), exits.REFUSED, "holds records that were not imported"),
+        (("{url}/v1/stream/bad/source", "bad/written"), exits.REFUSED, "is not an import"),
         (("{url}/v1/stream/bad/source", "--header", "nonsense"), exits.USAGE, "--header"),
-        (("http://127.0.0.1:1/v1/stream/a", "--retry", "0s"), exits.UNREACHABLE, "Is the source running?"),
+        (("http://127.0.0.1:1/v1/stream/a", "--retry", "0s"), exits.UNREACHABLE, "Check that the source is running."),
     ],
 )
 def test_what_cannot_be_imported_is_said(node: RunningNode, arguments: tuple[str, ...], code: int, says: str) -> None:

@@ -62,4 +62,4 @@ def test_a_thread_that_still_waits_for_stdin_aborts_nothing() -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as process:
         assert process.stderr is not None
         said = process.stderr.read()
-        assert process.wait(60) == 3 and "no answer from" in said and "Fatal" not in said
+        assert process.wait(60) == 3 and "no response from" in said and "Fatal" not in said

@@ -63,13 +63,13 @@ def test_a_torn_id_is_written_again_from_the_nodes_data(tmp_path: Path, capsys: 
     (tmp_path / "cluster.id").write_text(content)
     _lay_out(nodes, tmp_path, LAID, VALUES)
     assert (tmp_path / "cluster.id").read_text() == known
-    assert "is empty or damaged, as after a power cut: written again with the id of the nodes' data" in capsys.readouterr().err
+    assert "is empty or damaged, as after a power cut: rewritten with the id in the nodes' data" in capsys.readouterr().err
     (tmp_path / "cluster.id").write_text(content)
     for node in nodes:
         (node.folder / "node.json").write_text("")
-    with pytest.raises(exits.Refused, match=r"node\.json cannot be read") as refused:
+    with pytest.raises(exits.Refused, match=r"node\.json is unreadable") as refused:
         _lay_out(nodes, tmp_path, LAID, VALUES)
-    assert "from a copy. A new id would not fit the data" in refused.value.hint
+    assert "from a copy. A new id would not match the data" in refused.value.hint
     assert (tmp_path / "cluster.id").read_text() == content
 
 

@@ -40,7 +40,7 @@ def test_a_trim_is_sent(arguments: tuple[str, ...], body: dict[str, object]) -> 
     assert result.exit_code == 0, result.output
     (sent,) = server.said
     assert (sent.method, sent.path, json.loads(sent.body)) == ("POST", "/v1/stream/a/b/retention", body)
-    assert "forgot 3 records (2.0 KiB)" in result.stderr and TOKEN in result.stderr
+    assert "deleted 3 records (2.0 KiB)" in result.stderr and TOKEN in result.stderr
 
 
 @pytest.mark.parametrize("arguments", [(), ("--before", "now", "--keep-bytes", "1"), ("--keep-bytes", "much"), ("--keep-age", "1.5s")])
@@ -156,9 +156,9 @@ def test_verify_goes_on_where_a_group_has_moved_and_says_what_could_not_be_looke
     assert found.exit_code == exits.REFUSED
     assert found.stderr.splitlines() == [
         "missing: p/2-a, needed by a, b",
-        "looked at 3 packs, 6 slices, 6.0 KiB, of 3 of 4 groups: 1 missing",
+        "checked 3 packs, 6 slices, 6.0 KiB, in 3 of 4 groups: 1 missing",
         "no orphans",
-        "not looked at: group 3: no leader yet",
+        "not checked: group 3: no leader yet",
     ]
 
 

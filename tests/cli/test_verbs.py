@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from scripted_server import DROP, scripted
 
+from polynya.cli import tables
 from polynya.cli.app import cli
 from polynya.cli.streams import append
 from polynya.cli.terminal import exits
@@ -54,20 +55,20 @@ ARRAY = b'[{"n": 1}, {"n": 2}, [3]]'
             (ARRAY.decode(),),
             b"",
             b"[%s]" % ARRAY,
-            "appended 1 record to a in 1 batch\n  it is a JSON array, stored as one record; to store its",
+            "appended 1 record to a in 1 batch\n  the record is a JSON array, stored as one record; to store its",
         ),
-        ((), ARRAY, b"[%s]" % ARRAY, "appended 1 record to a in 1 batch\n  it is a JSON array, stored as one record; to store its"),
+        ((), ARRAY, b"[%s]" % ARRAY, "appended 1 record to a in 1 batch\n  the record is a JSON array, stored as one record; to store its"),
         (
             ("1", "[2]"),
             b"",
             b"[1,[2]]",
-            "appended 2 records to a in 1 batch\n  one of them is a JSON array, stored as one record; to store its",
+            "appended 2 records to a in 1 batch\n  one record is a JSON array, stored as one record; to store its",
         ),
         (
             (" []", "[2]", "3"),
             b"",
             b"[[],[2],3]",
-            "appended 3 records to a in 1 batch\n  2 of them are JSON arrays, stored as one record each; to store their",
+            "appended 3 records to a in 1 batch\n  2 records are JSON arrays, stored as one record each; to store their",
         ),
     ],
 )
@@ -127,7 +128,7 @@ def test_what_follows_appended_records_and_is_never_taken_is_no_reason_for_the_s
     with scripted(JSON_STREAM, DONE, error(503, "MEMORY_PRESSURE", **{"retry-after": "1"})) as server:
         result = ran(server.url, "append", "a", "--retry", "50ms", stdin=b"1\n2\n")
     assert result.exit_code == exits.REFUSED
-    assert "Before it 1 record was appended" in result.output
+    assert "1 record was appended before the failed batch" in result.output
     assert "Nothing was applied" not in result.output
 
 
@@ -137,7 +138,7 @@ def test_a_server_that_is_busy_is_asked_again_before_the_first_record_and_one_th
     assert [said.method for said in server.said] == ["HEAD", "HEAD", "HEAD", "POST"]
     with scripted((503, {"retry-after": "1"}, b"")) as server:
         away = ran(server.url, "append", "a", "1", "--retry", "1s")
-    assert away.exit_code == exits.UNREACHABLE and "the server cannot answer this now (503)" in away.output
+    assert away.exit_code == exits.UNREACHABLE and "the server is unavailable (503)" in away.output
     assert len(server.said) > 1
     assert ran(server.url, "append", "a", "1").exit_code == exits.UNREACHABLE  # at once: it is not there any more
 
@@ -304,9 +305,33 @@ def test_a_table_of_no_stream_says_that_it_stays_empty() -> None:
     asked = ("table", "create", "t", "--prefix", "misspelt/")
     with scripted(made, listed) as server:
         result = ran(server.url, *asked)
-    assert result.exit_code == 0 and "no stream's name begins with 'misspelt/' yet" in result.stderr
+    assert result.exit_code == 0 and "no stream name starts with 'misspelt/' yet" in result.stderr
     assert server.said[1].path.startswith("/v1/streams?prefix=misspelt%2F")
     with scripted(made, (200, {"content-type": "application/json"}, b'{"streams": [{"name": "misspelt/a"}], "next": null}')) as server:
-        assert "begins with" not in ran(server.url, *asked).stderr
+        assert "starts with" not in ran(server.url, *asked).stderr
     with scripted(made, error(403, "FORBIDDEN")) as server:
         assert ran(server.url, *asked).exit_code == 0, "the table is made, whatever the token may list"
+
+
+def test_a_sync_prints_milestones_and_with_verbose_every_step(capsys: pytest.CaptureFixture[str]) -> None:
+    steps = (("planned", "job 1 of 't': 2 ranges"), ("plan-object", "jobs/1.plan.json"), ("pointer", "job 1 is in Iceberg"))
+    for verbose in (False, True):
+        show = tables.told(verbose=verbose)
+        for step, said in steps:
+            show(step, said)
+    assert capsys.readouterr().err.splitlines() == [
+        "  planned       job 1 of 't': 2 ranges",
+        "  committed     job 1 is in Iceberg",
+        "  planned       job 1 of 't': 2 ranges",
+        "  plan-object   jobs/1.plan.json",
+        "  pointer       job 1 is in Iceberg",
+    ]
+
+
+@pytest.mark.parametrize("verb", [("table", "sync"), ("compact",)])
+def test_table_sync_has_a_second_name(verb: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "check_packages", lambda: None)
+    with scripted(error(404, "TABLE_NOT_FOUND")) as server:
+        result = ran(server.url, *verb, "gone", "-v")
+    assert result.exit_code == exits.REFUSED and "about TABLE_NOT_FOUND" in result.stderr
+    assert server.said[0].path.endswith("/gone/plan") or "tables" in server.said[0].path

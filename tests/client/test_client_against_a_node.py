@@ -82,7 +82,7 @@ def test_what_is_no_record_is_refused_before_it_is_sent(client: Client) -> None:
     stream.create()
     with pytest.raises(TypeError, match="Raw"):
         stream.append(b"{}")
-    with pytest.raises(ValueError, match="no JSON"):
+    with pytest.raises(ValueError, match="not valid JSON"):
         stream.append(msgspec.Raw(b"{"))
     with pytest.raises(ValueError, match="at least one"):
         stream.append()
@@ -132,7 +132,7 @@ def test_refusals_have_their_types(client: Client) -> None:
     assert closed.value.offset == stream.head().offset
     with pytest.raises(Refused, match="is not a valid offset: it must be"):
         list(stream.read("nonsense"))
-    with pytest.raises(ValueError, match="no server's URL"):
+    with pytest.raises(ValueError, match="not a server's URL"):
         Client("ftp://somewhere")
 
 

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 import httpx
 import pytest
-from talks import LOST, NOBODY, no, ok, play, token
+from operations import LOST, NOBODY, no, ok, play, token
 
 from polynya.client import (
     AnswerDamaged,
@@ -142,7 +142,7 @@ def test_a_success_that_does_not_say_what_it_should_was_applied_all_the_same() -
         (no(404, outcome=""), StreamNotFound, {}),  # to HEAD: no body
         (no(410, outcome=""), StreamGone, {}),
         (ok(409, stream_closed="true", stream_next_offset="z"), StreamClosed, {"offset": "z"}),  # another server
-        (ok(400, b"<html>"), Refused, {"message": "append: the server answered 400: <html>"}),
+        (ok(400, b"<html>"), Refused, {"message": "append: the server responded 400: <html>"}),
     ],
 )  # fmt: skip
 def test_refusals_have_types(answer: HttpResponse, kind: type[ClientError], facts: dict[str, str]) -> None:
@@ -158,13 +158,13 @@ def test_an_error_says_what_was_asked_and_where_to_look() -> None:
 
 def test_an_answer_without_a_body_is_put_into_words() -> None:
     error = play(verbs.head("s", RETRY), [ok(404)]).error
-    assert str(error) == "head of 's': there is no such stream; create() makes it [NOT_FOUND]"
+    assert str(error) == "head of 's': the stream does not exist; create() creates it [NOT_FOUND]"
 
 
 def test_a_server_that_is_not_there_is_named() -> None:
     with Client("http://127.0.0.1:1", retry=Retry(seconds=0)) as client, pytest.raises(Unavailable) as gone:
         client.stream("s").create()
-    assert str(gone.value).startswith("create 's': the server cannot be reached: ") and str(gone.value).endswith("(http://127.0.0.1:1)")
+    assert str(gone.value).startswith("create 's': the server is unreachable: ") and str(gone.value).endswith("(http://127.0.0.1:1)")
 
 
 def test_listings_come_page_by_page() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from polynya.client import ClientError, StreamNotFound
-from polynya.client.aio import AsyncReader
-from polynya.client.blocking import Reader
+from polynya.client.aio.client import AsyncReader
+from polynya.client.blocking.client import Reader
 from polynya.client.drivers import AsyncFeed, Feed
 from polynya.client.messages import HttpRequest, HttpResponse, Retry
 from polynya.client.reading import ReadPosition, read
@@ -115,7 +115,7 @@ def test_one_task_at_a_time_waits_for_a_reader() -> None:
         reader = reader_on(wire)
         first = asyncio.ensure_future(anext(reader))
         await asyncio.sleep(0)
-        with pytest.raises(RuntimeError, match="another task waits"):
+        with pytest.raises(RuntimeError, match="another task is already waiting"):
             await anext(reader)
         wire.may.release()
         assert (await first).value == 1

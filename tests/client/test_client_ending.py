@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from polynya.client import Batching, ProducerFailed, Retry
-from polynya.client.aio_producer import AsyncProducer
-from polynya.client.blocking_producer import Producer
+from polynya.client.aio.producer import AsyncProducer
+from polynya.client.blocking.producer import Producer
 from polynya.client.http import AsyncWire, Wire, options_of
 from polynya.client.messages import HttpRequest
 from polynya.client.producing import Names
@@ -28,7 +28,7 @@ def test_a_client_that_is_closed_before_its_producer_does_not_leave_it_waiting()
         receipt = await producer.append(1)
         async with asyncio.timeout(SECONDS):
             for told in (producer.flush(), producer.close(), receipt):
-                with pytest.raises(ProducerFailed, match=r"it cannot go on: .*closed"):
+                with pytest.raises(ProducerFailed, match=r"the producer failed: .*closed"):
                     await told
 
     asyncio.run(story())
@@ -41,7 +41,7 @@ def test_nor_does_a_blocking_one():
     producer = Producer(wire, NAMES, Batching(), Retry())
     receipt = producer.append(1)
     for told in (producer.flush, producer.close, receipt.result):
-        with pytest.raises(ProducerFailed, match=r"it cannot go on: .*closed"):
+        with pytest.raises(ProducerFailed, match=r"the producer failed: .*closed"):
             told()
 
 
@@ -93,7 +93,7 @@ def test_an_opened_answer_is_closed_when_its_reader_is_cancelled_before_it_has_i
     async def story() -> None:
         wire = AsyncWire(OPTIONS)
         wire._http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
-        wire.compass = SimpleNamespace(ways=lambda *_: list(OPTIONS.servers), owns=lambda *_: False, heard=lambda *_: True)
+        wire.router = SimpleNamespace(ways=lambda *_: list(OPTIONS.servers), owns=lambda *_: False, on_answer=lambda *_: True)
         opening = asyncio.create_task(wire.open(HttpRequest("GET", "/v1/stream/s")))
         async with asyncio.timeout(SECONDS):
             await asked.wait()

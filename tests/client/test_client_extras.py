@@ -140,18 +140,18 @@ def test_closing_what_was_given_options_leaves_the_client_open(server: Any) -> N
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"headers": {"Content-Type": "text/plain"}}, "the client sets it itself"),
-        ({"headers": {"Producer-Seq": "1"}}, "the client sets it itself"),
-        ({"headers": {"stream-closed": "true"}}, "the client sets it itself"),
-        ({"headers": {"host": "a"}}, "the client sets it itself"),
-        ({"headers": {"x y": "a"}}, "no header name"),
+        ({"headers": {"Content-Type": "text/plain"}}, "is set by the client"),
+        ({"headers": {"Producer-Seq": "1"}}, "is set by the client"),
+        ({"headers": {"stream-closed": "true"}}, "is set by the client"),
+        ({"headers": {"host": "a"}}, "is set by the client"),
+        ({"headers": {"x y": "a"}}, "not a header name"),
         ({"headers": {"x": "a\r\nstream-closed: true"}}, "printable ASCII"),
         ({"headers": {"x": " a"}}, "printable ASCII"),
         ({"headers": {"x": 1}}, "printable ASCII"),
-        ({"params": {"offset": "now"}}, "the client sets it itself"),
-        ({"params": {"": "now"}}, "must have a name"),
-        ({"params": {"a": 1}}, "must have a name"),
-        ({"token": "t", "headers": {"Authorization": "Basic x"}}, "give one of them"),
+        ({"params": {"offset": "now"}}, "is set by the client"),
+        ({"params": {"": "now"}}, "needs a name"),
+        ({"params": {"a": 1}}, "needs a name"),
+        ({"token": "t", "headers": {"Authorization": "Basic x"}}, "pass one of them"),
     ],
 )
 def test_what_the_client_sets_itself_cannot_be_given(kind: Any, given: dict[str, Any], why: str) -> None:
@@ -165,11 +165,11 @@ def test_a_custom_header_leaves_this_machine_no_more_than_a_token_does(server: A
     with Client(server.url) as client:
         stream = client.stream("s").with_options(headers={"x-api-key": "secret"})
         stream.head()
-        assert stream._wire.compass.ways("/v1/stream/s", 0.0) == [server.url]
-        assert client.with_options(params={"k": "v"})._wire.compass is stream._wire.compass, "what it learned is kept from call to call"
+        assert stream._wire.router.ways("/v1/stream/s", 0.0) == [server.url]
+        assert client.with_options(params={"k": "v"})._wire.router is stream._wire.router, "what it learned is kept from call to call"
     assert not [path for _, path, _ in server.seen if path.startswith("/v1/node")]
     with Client(server.url, headers={"x-api-key": "secret"}) as client:
         client.stream("s").head()
-        assert client._wire.compass.ways("/v1/stream/s", 0.0) == [server.url]
+        assert client._wire.router.ways("/v1/stream/s", 0.0) == [server.url]
     token = NodeRouter([server.url], with_token=True)
     assert token.guarded() is token

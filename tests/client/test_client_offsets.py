@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
-from talks import END, OPENED, ok, token
+from operations import END, OPENED, ok, token
 
 from polynya.client import NOW, StreamNotFound
-from polynya.client.aio import AsyncReader
-from polynya.client.blocking import Reader
+from polynya.client.aio.client import AsyncReader
+from polynya.client.blocking.client import Reader
 from polynya.client.messages import HttpRequest, HttpResponse, Retry
 from polynya.client.reading import Live, ReadPosition, read, tail
 
@@ -75,8 +75,8 @@ def blocking(answers: list[HttpResponse], pieces: list[bytes], live: Live | None
     """A reader from now, and its offset before each answer that it waits for."""
     seen: list[str] = []
     place = ReadPosition("s", NOW)
-    talk = read(place, Retry()) if live is None else tail(place, Retry(), live)
-    reader = Reader(Script(answers, pieces, lambda: seen.append(reader.offset)), place, talk, live=live is not None)  # type: ignore[arg-type]
+    operation = read(place, Retry()) if live is None else tail(place, Retry(), live)
+    reader = Reader(Script(answers, pieces, lambda: seen.append(reader.offset)), place, operation, live=live is not None)  # type: ignore[arg-type]
     return reader, seen
 
 
@@ -119,9 +119,9 @@ async def _one(things: AsyncIterator[Any]) -> Any:
 def asynchronous(answers: list[HttpResponse], pieces: list[bytes], live: Live | None) -> tuple[Any, list[str]]:
     seen: list[str] = []
     place = ReadPosition("s", NOW)
-    talk = read(place, Retry()) if live is None else tail(place, Retry(), live)
+    operation = read(place, Retry()) if live is None else tail(place, Retry(), live)
     wire: Any = AsyncScript(Script(answers, pieces, lambda: seen.append(reader.offset)))
-    reader = AsyncReader(wire, place, talk, live=live is not None)
+    reader = AsyncReader(wire, place, operation, live=live is not None)
     return Awaited(reader), seen
 
 

@@ -9,10 +9,10 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from talks import LOST, NOBODY, no, ok, play, token
+from operations import LOST, NOBODY, no, ok, play, token
 
 from polynya.client import Appended, Batching, Outcome, ProducerFailed, ProducerFenced, ProducerGap, Refused, Retry, StreamClosed
-from polynya.client.messages import Broken, Heard, HttpRequest, HttpResponse
+from polynya.client.messages import Broken, EffectResult, HttpRequest, HttpResponse
 from polynya.client.producing import Names, Phase, ProducerCore
 from polynya.client.streams import Subject, producer_names
 
@@ -69,7 +69,7 @@ def run(core: ProducerCore, server: Server, *, seconds: float = 60.0, now: float
         if request is None:
             now = max(now + 0.001, at)
             continue
-        core.heard(request, Heard(now, 1.0, server.answer(request)))
+        core.on_result(request, EffectResult(now, 1.0, server.answer(request)))
     return now
 
 
@@ -120,10 +120,10 @@ def test_what_overtook_waits_and_is_not_mistaken_for_a_loss() -> None:
     fill(core, 6)
     first, second, third = (core.due(0.0) for _ in range(3))
     assert first and second and third
-    core.heard(third, Heard(0.0, 1.0, server.answer(third)))
+    core.on_result(third, EffectResult(0.0, 1.0, server.answer(third)))
     late = server.answer(second)  # refused before the first came, told after it was answered
-    core.heard(first, Heard(0.0, 1.0, server.answer(first)))
-    core.heard(second, Heard(0.0, 1.0, late))
+    core.on_result(first, EffectResult(0.0, 1.0, server.answer(first)))
+    core.on_result(second, EffectResult(0.0, 1.0, late))
     run(core, server)
     assert server.records == [0, 1, 2, 3, 4, 5] and core.failure is None
 
@@ -133,7 +133,7 @@ def test_a_pause_holds_up_what_comes_after() -> None:
     fill(core, 6)
     first = core.due(0.0)
     assert first
-    core.heard(first, Heard(0.0, 1.0, no(503, "UNAVAILABLE", retry_after="2")))
+    core.on_result(first, EffectResult(0.0, 1.0, no(503, "UNAVAILABLE", retry_after="2")))
     assert core.due(1.0) is None and 2.0 <= (core.wake_at(1.0) or 0) < 2.5
     run(core, server, now=3.0)
     assert server.records == [0, 1, 2, 3, 4, 5]
@@ -148,7 +148,7 @@ def test_what_got_no_good_answer_is_sent_again_and_stored_once(in_between: HttpR
         assert request
         if applied:
             server.answer(request)
-        core.heard(request, Heard(0.0, 1.0, in_between))
+        core.on_result(request, EffectResult(0.0, 1.0, in_between))
         run(core, server)
         assert server.records == [0, 1] and core.applied == 2 and core.repeats == 1
 
@@ -160,9 +160,9 @@ def test_an_answer_to_another_append_is_not_taken_for_ones_own() -> None:
     second = core.due(0.0)
     assert run_first and second
     of_first = server.answer(run_first)
-    core.heard(second, Heard(0.0, 1.0, of_first))
+    core.on_result(second, EffectResult(0.0, 1.0, of_first))
     assert core.applied == 0
-    core.heard(run_first, Heard(0.0, 1.0, of_first))
+    core.on_result(run_first, EffectResult(0.0, 1.0, of_first))
     run(core, server)
     assert server.records == [0, 1, 2, 3] and core.applied == 4
 
@@ -187,13 +187,13 @@ def test_of_what_was_lost_without_an_answer_nobody_can_tell() -> None:
     fill(core, 6)
     first, second = core.due(0.0), core.due(0.0)
     assert first and second
-    core.heard(first, Heard(0.0, 1.0, LOST))
-    core.heard(second, Heard(0.0, 1.0, NOBODY))
+    core.on_result(first, EffectResult(0.0, 1.0, LOST))
+    core.on_result(second, EffectResult(0.0, 1.0, NOBODY))
     now = 0.0
     while core.failure is None:
         now = core.wake_at(now) or now
         if (request := core.due(now)) is not None:
-            core.heard(request, Heard(now, 1.0, NOBODY))
+            core.on_result(request, EffectResult(now, 1.0, NOBODY))
     error = core.failure
     assert (error.applied, error.refused, error.unknown) == (0, 4, 2) and error.outcome is Outcome.UNKNOWN
     outcomes = [settled.result.outcome for settled in core.settled if isinstance(settled.result, ProducerFailed)]
@@ -207,8 +207,8 @@ def test_a_later_answer_proves_that_the_earlier_ones_were_applied() -> None:
     first, second = core.due(0.0), core.due(0.0)
     assert first and second
     server.answer(first)
-    core.heard(first, Heard(0.0, 1.0, LOST))
-    core.heard(second, Heard(0.0, 1.0, server.answer(second)))
+    core.on_result(first, EffectResult(0.0, 1.0, LOST))
+    core.on_result(second, EffectResult(0.0, 1.0, server.answer(second)))
     assert core.applied == 4 and core.is_idle
 
 
@@ -220,7 +220,7 @@ def test_a_server_that_forgot_is_told_apart_from_overtaking() -> None:
     fill(core, 2, begin=4)
     run(core, server)
     assert core.failure and isinstance(core.failure.cause, ProducerGap) and core.failure.refused == 2
-    assert "created anew" in str(core.failure)
+    assert "deleted and recreated" in str(core.failure)
 
 
 def test_a_named_producer_takes_the_next_epoch_and_fences_the_run_before() -> None:
@@ -244,7 +244,7 @@ def test_an_epoch_that_was_used_is_refused_instead_of_taken_for_repeats() -> Non
         fill(core, 2)
         run(core, server)
         assert server.records == expected
-    assert core.failure and "has been used already, up to sequence 0" in str(core.failure)
+    assert core.failure and "was already used up to sequence 0" in str(core.failure)
 
 
 def test_two_runs_that_claim_one_epoch_at_the_same_time_do_not_both_believe_it() -> None:
@@ -254,11 +254,11 @@ def test_two_runs_that_claim_one_epoch_at_the_same_time_do_not_both_believe_it()
         fill(core, 2)
         probe = core.due(0.0)
         assert probe
-        core.heard(probe, Heard(0.0, 1.0, server.answer(probe)))
+        core.on_result(probe, EffectResult(0.0, 1.0, server.answer(probe)))
     run(one, server)
     run(other, server)
     assert one.applied == 2 and other.applied == 0
-    assert other.failure and other.failure.outcome is Outcome.UNKNOWN and "another run" in str(other.failure)
+    assert other.failure and other.failure.outcome is Outcome.UNKNOWN and "another producer with this id" in str(other.failure)
 
 
 @pytest.mark.parametrize("names", [FRESH, NAMED])
@@ -274,7 +274,7 @@ def test_a_producer_closes_its_stream_after_all_that_it_was_given(names: Names, 
     assert end.receipt == "end" and end.result == Appended(offset=core.offset, closed=True) and core.is_idle
     assert core.close_stream([]) is batch, "it may be said twice"
     for again in (lambda: core.offer(b"1", 0.0), lambda: core.close_stream([b"1"])):
-        with pytest.raises(StreamClosed, match="it closed the stream"):
+        with pytest.raises(StreamClosed, match="this producer closed the stream"):
             again()
     assert core.has_room(1 << 30) and core.failure is None
 
@@ -288,12 +288,12 @@ def test_a_close_is_stored_once_and_only_after_what_is_before_it(last: list[byte
     first = core.due(0.0)
     assert first is not None and core.due(0.0) is None
     server.answer(first)
-    core.heard(first, Heard(0.0, 1.0, LOST))
-    core.heard(again := core.due(1.0), Heard(1.0, 1.0, server.answer(again)))
+    core.on_result(first, EffectResult(0.0, 1.0, LOST))
+    core.on_result(again := core.due(1.0), EffectResult(1.0, 1.0, server.answer(again)))
     closing = core.due(1.0)
     assert closing.headers["stream-closed"] == "true" and closing.headers["producer-seq"] == "1"
     server.answer(closing)
-    core.heard(closing, Heard(1.0, 1.0, LOST))
+    core.on_result(closing, EffectResult(1.0, 1.0, LOST))
     run(core, server, now=2.0)
     assert core.failure is None and core.applied == 2 + len(last) and server.records == [0, 1, *map(int, last)] and server.closed
 
@@ -316,7 +316,7 @@ def test_a_stream_that_is_closed_already_needs_no_second_close(names: Names) -> 
 
 def test_a_close_that_cannot_be_is_refused_at_once() -> None:
     core = ProducerCore(FRESH, SMALL, RETRY)
-    with pytest.raises(ValueError, match="at most"):
+    with pytest.raises(ValueError, match="the limit is"):
         core.close_stream([b"1" * (20 << 20), b"1" * (20 << 20)])
     raw = ProducerCore(Names(stream="s", content_type="text/plain", producer_id="p"), SMALL, RETRY)
     with pytest.raises(ValueError, match="empty"):
@@ -352,14 +352,14 @@ def test_a_probe_is_repeated_until_it_is_answered() -> None:
     for outcome in (NOBODY, LOST, no(503, "UNAVAILABLE")):
         probe = core.due(100.0)
         assert probe and core.due(100.0) is None and core.wake_at(100.0) is None
-        core.heard(probe, Heard(0.0, 1.0, outcome))
+        core.on_result(probe, EffectResult(0.0, 1.0, outcome))
     run(core, server)
     assert server.records == [0, 1]
 
 
 def test_what_is_no_record_is_refused_at_once() -> None:
     core = ProducerCore(FRESH, SMALL, RETRY)
-    with pytest.raises(ValueError, match="at most"):
+    with pytest.raises(ValueError, match="the limit is"):
         core.offer(b"x" * (33 << 20), 0.0)
     with pytest.raises(ValueError, match="empty"):
         core.offer(b"", 0.0)
@@ -404,7 +404,7 @@ def test_every_record_is_stored_once_and_in_order_or_the_error_counts_exactly(se
             answers.append((request, arrive(chance, server, request)))
         elif act == 3 and answers:
             request, answer = answers.pop(chance.randrange(len(answers)))
-            core.heard(request, Heard(now, chance.random(), answer))
+            core.on_result(request, EffectResult(now, chance.random(), answer))
         elif act == 4:
             now += chance.random() / 10
         if given >= total and not on_the_way and not answers:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from talks import END, LOST, NOBODY, OPENED, Played, no, ok, play, token
+from operations import END, LOST, NOBODY, OPENED, Played, no, ok, play, token
 
 from polynya.client import Retry, StreamGone, StreamReplaced, Trimmed, Unavailable
 from polynya.client.messages import Broken, HttpResponse
@@ -133,7 +133,7 @@ def test_a_server_that_gets_nowhere_is_given_up_on() -> None:
     source = Source(3)
     stuck = ok(200, b"[]", content_type="application/json", stream_next_offset=source.offset(1))
     played = play(read(ReadPosition("s", source.offset(1)), RETRY), [stuck] * 1000)
-    assert played.error is not None and "goes no further" in str(played.error)
+    assert played.error is not None and "makes no progress" in str(played.error)
 
 
 def test_a_tail_reads_up_and_then_follows_events_over_any_number_of_connections() -> None:

@@ -8,10 +8,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import pytest
-from talks import no, ok, play, token
+from operations import no, ok, play, token
 
 from polynya.client import Retry, StreamExists
-from polynya.client.messages import Broken, Give, Heard, HttpRequest, HttpResponse
+from polynya.client.messages import Broken, Deliver, EffectResult, HttpRequest, HttpResponse
 from polynya.client.workers import ACK_SECONDS, TURN_SECONDS, Job, Worker, WorkerSettings, disband
 
 RETRY = Retry(seconds=5.0)
@@ -91,17 +91,17 @@ def at(record: int) -> str:
 
 def jobs(worker: Worker, server: Server, *, seconds_each: float = 0.0) -> Iterator[Job]:
     """What a worker is given, as a shell would; handling each takes `seconds_each`."""
-    talk, now = worker.work(wait=False), 0.0
-    effect = next(talk)
+    operation, now = worker.work(wait=False), 0.0
+    effect = next(operation)
     while True:
         try:
-            if isinstance(effect, Give):
+            if isinstance(effect, Deliver):
                 assert isinstance(effect.value, Job)
                 yield effect.value
                 now += seconds_each
-                effect = talk.send(Heard(now, 0.0))
+                effect = operation.send(EffectResult(now, 0.0))
             else:
-                effect = talk.send(Heard(now, 0.0, server.answer(effect.request) if hasattr(effect, "request") else None))
+                effect = operation.send(EffectResult(now, 0.0, server.answer(effect.request) if hasattr(effect, "request") else None))
         except StopIteration:
             return
 
@@ -232,5 +232,5 @@ def test_a_group_is_disbanded_lane_by_lane() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_group_is_said(plan: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"group|lanes|shared"):
+    with pytest.raises(ValueError, match=r"group|lanes|by="):
         WorkerSettings(**{"group": "g", "sources": ("s",), **plan})

@@ -217,7 +217,7 @@ def test_a_node_that_is_there_is_asked_again_and_one_that_is_away_is_not():
             raise (Unavailable, OutcomeUnknown)[len(asked) % 2]("the connection is on its way")
         return msgspec.msgpack.encode(Told("9.9", []))
 
-    there = SimpleNamespace(is_there=lambda node: node == 2 or asked.count(node) < 2, cores_of=lambda node: 1)
+    there = SimpleNamespace(is_up=lambda node: node == 2 or asked.count(node) < 2, cores_of=lambda node: 1)
     transport: Any = SimpleNamespace(others=[], nodes=[2, 3], raft=there, call=call, on=lambda *what: None, refusals={}, twins={})
     start: Any = SimpleNamespace(birth=SimpleNamespace(node=1), core=0)
     told = asyncio.run(ClusterView(start, transport, list, None).gather())
@@ -259,7 +259,7 @@ def test_a_clock_is_compared_with_the_moments_around_the_answer() -> None:
         return msgspec.msgpack.encode(Told("9.9", [], clock=clock))
 
     def ahead() -> float:
-        there = SimpleNamespace(is_there=lambda node: True, cores_of=lambda node: 1)
+        there = SimpleNamespace(is_up=lambda node: True, cores_of=lambda node: 1)
         transport: Any = SimpleNamespace(others=[], nodes=[2], raft=there, call=call, on=lambda *what: None, refusals={}, twins={})
         view = ClusterView(SimpleNamespace(birth=SimpleNamespace(node=1), core=0), transport, list, None)  # type: ignore[arg-type]
         times = iter([100.0, 1000.0, 1001.0])  # of its own status, of the question, of the answer
@@ -327,7 +327,7 @@ def test_an_answer_that_makes_no_sense_is_none(answer: bytes) -> None:
     async def call(place: int, kind: int, body: bytes) -> bytes:
         return answer
 
-    there = SimpleNamespace(is_there=lambda node: True, cores_of=lambda node: 1)
+    there = SimpleNamespace(is_up=lambda node: True, cores_of=lambda node: 1)
     transport: Any = SimpleNamespace(others=[], nodes=[2], raft=there, call=call, on=lambda *what: None, refusals={}, twins={})
     start: Any = SimpleNamespace(birth=SimpleNamespace(node=1), core=0)
     assert list(asyncio.run(ClusterView(start, transport, list, None).gather())) == [(1, 0)]
@@ -338,7 +338,7 @@ def test_a_clock_that_is_none_is_not_compared(clock: float) -> None:
     async def call(place: int, kind: int, body: bytes) -> bytes:
         return msgspec.msgpack.encode(Told("9.9", [], clock=clock))
 
-    there = SimpleNamespace(is_there=lambda node: True, cores_of=lambda node: 1)
+    there = SimpleNamespace(is_up=lambda node: True, cores_of=lambda node: 1)
     transport: Any = SimpleNamespace(others=[], nodes=[2], raft=there, call=call, on=lambda *what: None, refusals={}, twins={})
     start: Any = SimpleNamespace(birth=SimpleNamespace(node=1), core=0)
     told = asyncio.run(ClusterView(start, transport, list, None).gather())

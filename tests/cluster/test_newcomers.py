@@ -60,7 +60,7 @@ async def world(folder: Path, old: int, new: int) -> Any:
 def test_a_newcomer_that_knows_more_is_let_in_and_tells_it(tmp_path: Path) -> None:
     async def story() -> None:
         async with world(tmp_path, old=7, new=9) as (three, five, known, _):
-            await until(lambda: three.raft.is_there(5) and five.raft.is_there(3))
+            await until(lambda: three.raft.is_up(5) and five.raft.is_up(3))
             assert known.now.epoch == 9 and known.now.members == (3, 4, 5)
             three.raft.send(5, [b"vote"])
             await until(lambda: five.heard == [(0, 3, [b"vote"])])
@@ -74,7 +74,7 @@ def test_a_stranger_that_knows_no_more_is_refused(tmp_path: Path, caplog: pytest
         async with world(tmp_path, old=7, new=new) as (_, five, known, _):
             said = "node 5 is not a known member of the cluster"
             await until(lambda: any(said in str(getattr(each, "reason", "")) for each in caplog.records))
-            assert not five.raft.is_there(3) and known.now.epoch == 7
+            assert not five.raft.is_up(3) and known.now.epoch == 7
 
     asyncio.run(story())
 

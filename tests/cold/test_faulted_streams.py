@@ -185,7 +185,7 @@ def test_a_stream_that_cannot_be_stored_is_set_aside_after_each_start() -> None:
                 await world.flusher.flush_now()
             assert (await world.append(A, b"no")).code == Code.STREAM_FAULTED
             assert not hot_of(world, B) and len(hot_of(world, A)) == 3
-            assert world.local.hot_bytes == 0 and world.hot_bytes == 33
+            assert world.local.memory.bytes == 0 and world.hot_bytes == 33
             page = await world.page(A)
             assert (b"".join(bytes(span.payload) for span in page.spans), page.record, page.up_to_date) == (b"first", 1, False)
             with pytest.raises(CorruptData, match="record 1 of a is damaged"):

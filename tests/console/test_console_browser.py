@@ -93,7 +93,7 @@ def test_streams_are_listed_searched_and_paged(page: Page) -> None:
     page.wait("document.querySelectorAll('tbody tr').length === 10")
     assert texts(page, "tbody .name") == [f"many/5{number}" for number in range(10)]
     fill(page, "#search", "nothing-like-that")
-    wait_text(page, "#content", "No stream's name begins with")
+    wait_text(page, "#content", "No stream name starts with")
 
 
 def test_rates_are_seen_while_streams_grow(page: Page, node: RunningNode) -> None:
@@ -218,7 +218,7 @@ def test_a_stream_is_followed_paused_and_ends(page: Page, node: RunningNode) -> 
     page.press(" ")
     wait_text(page, ".state", "Paused")
     httpx.post(stream, json=[{"n": 3}], headers=JSON, timeout=60)
-    wait_text(page, ".state", "1 held back")
+    wait_text(page, ".state", "1 on hold")
     assert len(texts(page, ".record")) == 3
     page.press(" ")
     page.wait("document.querySelectorAll('.record').length === 4")
@@ -238,9 +238,9 @@ def test_a_deleted_stream_ends_what_follows_it(page: Page, node: RunningNode) ->
     page.press("l")
     wait_text(page, ".state", "Live")
     httpx.delete(stream, timeout=60)
-    wait_text(page, ".state", "Following ended")
+    wait_text(page, ".state", "Stopped following")
     go(page, "#/stream/live/never")
-    wait_text(page, ".state", "There is no stream")
+    wait_text(page, ".state", "does not exist")
 
 
 def test_streams_that_are_not_json(page: Page) -> None:
@@ -257,7 +257,7 @@ def test_streams_that_are_not_json(page: Page) -> None:
     page.run("document.querySelector('.record').click()")
     wait_text(page, ".hex-view", "000010  10 11 12 13")
     page.run("document.querySelectorAll('.record')[1].click()")
-    wait_text(page, ".pane", "its beginning")
+    wait_text(page, ".pane", "truncated")
 
 
 def test_questions_are_asked_and_answered(page: Page) -> None:
@@ -277,7 +277,7 @@ def test_tables_and_health_are_shown(page: Page, node: RunningNode) -> None:
     wait_text(page, "tbody", "orders")
     page.press("j")
     page.run("document.activeElement.click()")
-    wait_text(page, ".panel", "polynya compact orders")
+    wait_text(page, ".panel", "polynya table sync orders")
     go(page, "#/health")
     wait_text(page, ".verdict", "Ready")
     page.wait("document.querySelectorAll('.metrics tbody tr').length > 30")
@@ -292,7 +292,7 @@ def test_the_nodes_of_a_cluster_are_shown(browser: Browser, tmp_path: Path) -> N
         page = browser.open(f"{one.url}/console/#/health")
         page.wait("document.querySelectorAll('.nodes tbody tr').length === 1")
         page.wait("document.querySelector('.nodes tbody td:nth-child(6)').textContent === '17'")
-        assert texts(page, ".nodes tbody td") == ["1 (this one)", "http://127.0.0.1:4437", "east", "up", __version__, "17", "17"]
+        assert texts(page, ".nodes tbody td") == ["1 (this node)", "http://127.0.0.1:4437", "east", "up", __version__, "17", "17"]
         page.call("Page.close")
 
 
@@ -334,7 +334,7 @@ def test_the_address_is_the_place(page: Page, browser: Browser, node: RunningNod
     go(page, "#/stream/..%2F..%2Fhealth")
     wait_text(page, ".state.wrong", "no empty, '.' or '..' segments")
     go(page, "#/nowhere/%E0")
-    wait_text(page, "#content", "There is no such page")
+    wait_text(page, "#content", "Page not found")
 
 
 def test_the_nodes_address_leads_to_the_console(page: Page, node: RunningNode) -> None:
@@ -345,7 +345,7 @@ def test_the_nodes_address_leads_to_the_console(page: Page, node: RunningNode) -
 
 def test_where_nothing_is_there_is_nothing_to_press(page: Page) -> None:
     go(page, "#/stream/no/such")
-    wait_text(page, ".state.wrong", "There is no stream")
+    wait_text(page, ".state.wrong", "does not exist")
     assert page.run("getComputedStyle(document.querySelector('.controls')).display") == "none"
     go(page, "#/streams?prefix=many/0")
     page.wait("document.querySelectorAll('tbody tr').length === 10")
@@ -375,11 +375,11 @@ def test_a_node_that_went_away_is_said_in_words_until_it_is_back(browser: Browse
         httpx.put(f"{node.url}/v1/stream/orders", headers=JSON, content=b"[1,2,3]", timeout=60)
         go(page, "#/streams")
         wait_text(page, "tbody", "orders")
-    wait_text(page, ".quiet:not([hidden])", "cannot be listed: the node does not answer. Trying again")
+    wait_text(page, ".quiet:not([hidden])", "cannot be listed: the node does not respond. Retrying")
     go(page, "#/health")
-    wait_text(page, ".state", "cannot be read: the node does not answer. Trying again")
+    wait_text(page, ".state", "cannot be read: the node does not respond. Retrying")
     go(page, "#/stream/orders")
-    wait_text(page, ".state.wrong", "cannot be read: the node does not answer. Trying again")
+    wait_text(page, ".state.wrong", "cannot be read: the node does not respond. Retrying")
     with running_node(tmp_path / "data", "--listen", listen):
         wait_text(page, ".state:not(.wrong)", "Records 1 to 3 of 3")
     wait_text(page, ".state.wrong", "cannot be read")

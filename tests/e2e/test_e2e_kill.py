@@ -8,6 +8,7 @@ import random
 import pytest
 from e2e_crashes import Flushes, Lives, LongPollTail, PlainWriter, Producer, SseTail, Worker, at_work
 from e2e_world import World
+from long_tests import long
 from polling import wait_until
 
 pytestmark = pytest.mark.process
@@ -52,8 +53,10 @@ def check(world: World, workers: list[Worker]) -> None:
             worker.check()
 
 
-@pytest.mark.parametrize("cores", [1, 2])
-@pytest.mark.parametrize("target", ["core", "supervisor", "all"])
+@pytest.mark.parametrize(
+    ("target", "cores"),
+    [("core", 2), ("supervisor", 1), ("all", 2), *long([("core", 1), ("supervisor", 2), ("all", 1)])],
+)
 def test_nothing_acknowledged_is_lost_by_kill_9(world: World, target: str, cores: int) -> None:
     chance = random.Random(f"{target} {cores}")
     flags = ("--cores", str(cores), "--long-poll-timeout", "0.5")
@@ -61,9 +64,9 @@ def test_nothing_acknowledged_is_lost_by_kill_9(world: World, target: str, cores
     workers = people(world)
     with at_work(workers) as progress:
         for _ in range(ROUNDS):
-            progress(chance.randrange(50, 400))
+            progress(chance.randrange(30, 200))
             kill(world, target, chance, flags)
-        progress(200)
+        progress(100)
         progress.of_each()
     check(world, workers)
     assert world.stop() == 0, world.log

@@ -46,7 +46,7 @@ def test_three_nodes_become_four_and_the_first_goes_under_writers(tmp_path: Path
         for writer in writers:
             writer.start()
         added = done("add", "--dev", str(folder), *WAIT, server=one)
-        assert "node 4 belongs to the cluster" in added.err and "done" in added.err
+        assert "node 4 is a member of the cluster" in added.err and "done" in added.err
         agreed(
             cluster, 2, "that all is spread", lambda view: not view["rebalancing"] and [n["votes"] > 3 for n in view["nodes"]] == [True] * 4
         )
@@ -54,7 +54,7 @@ def test_three_nodes_become_four_and_the_first_goes_under_writers(tmp_path: Path
         done("drain", "1", *WAIT, server=two)
         agreed(cluster, 3, "that node 1 leads nothing", lambda view: all(group["leader"] in (2, 3, 4) for group in view["groups"]))
         done("remove", "1", *WAIT, server=one)  # the node that is asked goes
-        wait_until(lambda: any("node 1 is gone: it was removed" in line for line in list(cluster.log)), what="node 1 to stop")
+        wait_until(lambda: any("node 1 is no longer a member: it was removed" in line for line in list(cluster.log)), what="node 1 to stop")
         go_on(writers, "appends without the first node")
         counts = [writer.finish() for writer in writers]
         urls = urls_of(cluster, 2, [2, 3, 4])
@@ -99,7 +99,7 @@ def test_five_nodes_with_three_replicas_answer_everything_and_a_lost_disk_is_rep
         assert "does not answer" in refused("move", "1", "--from", f"{target}", "--to", "2", server=other) or 2 in moved["voters"]
         wait_until(lambda: "under-replicated" in polynya("cluster", "health", server=other).out, what="health to say so")
         replaced = done("replace-disk", "2", "--dev", str(folder), *WAIT, server=other)
-        assert "node 6 takes over from node 2" in replaced.err
+        assert "node 6 replaces node 2" in replaced.err
         urls = urls_of(cluster, 3, [1, 3, 4, 5, 6])
         for name in names:
             assert ask("POST", f"{urls[6]}/v1/stream/{name}", b"1")[0] == 204

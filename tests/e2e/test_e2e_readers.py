@@ -65,7 +65,10 @@ def test_a_read_replica_answers_and_nobody_counts_on_it(tmp_path: Path) -> None:
 
         moved = run("cluster", "remove", f"{READER}", "--wait", server=one)
         assert moved.code == 0, moved.err
-        wait_until(lambda: any("node 4 is gone: it was removed" in line for line in list(cluster.log)), what="the read replica to stop")
+        wait_until(
+            lambda: any("node 4 is no longer a member: it was removed" in line for line in list(cluster.log)),
+            what="the read replica to stop",
+        )
         view = cluster.view(1)
         assert len(view["nodes"]) == 3 and not any(group["readers"] for group in view["groups"]) and not view["problems"]
         assert ask("POST", f"{one}/v1/stream/{names[0]}", b"-1")[0] == 204

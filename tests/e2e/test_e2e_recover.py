@@ -94,7 +94,7 @@ def test_deleted_streams_come_back_under_their_names_or_others_and_once(world: W
         assert polynya("backup", place, server=world.url).code == 0
 
         ran = recovered(world, place, "lost/json")
-        assert (ran.code, "there is a stream lost/json already" in ran.err) == (1, True), ran
+        assert (ran.code, "the stream lost/json already exists" in ran.err) == (1, True), ran
         ran = recovered(world, place, "--prefix", "lost/", "--as", "found/", "--json")
         told = json.loads(ran.out)
         assert (ran.code, len(told["streams"]), told["failed"]) == (0, len(LOST), []), ran

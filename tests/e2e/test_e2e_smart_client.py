@@ -27,7 +27,7 @@ def test_the_owner_dies_under_a_producer_a_reader_and_the_command_line(tmp_path:
             stream = client.stream(name)
             stream.create()
             stream.append(-1)
-            ways = partial(client._wire.compass.ways, f"/v1/stream/{name}", 0.0)
+            ways = partial(client._wire.router.ways, f"/v1/stream/{name}", 0.0)
             wait_until(lambda: not stream.head().closed and ways()[0] == cluster.urls[1], what="the owner to be asked")
             with stream.producer("p") as producer:
                 receipts = [producer.append(number) for number in range(COUNT // 2)]

@@ -15,7 +15,7 @@ import pytest
 from e2e_world import JSON, World, address, descriptors, file_sizes, metric, resident
 
 pytestmark = pytest.mark.process
-SECONDS = float(os.environ.get("E2E_SOAK_SECONDS", "20"))
+SECONDS = float(os.environ.get("E2E_SOAK_SECONDS", "8"))
 STREAMS = 64
 PIPELINED = 32
 MIB = 1 << 20

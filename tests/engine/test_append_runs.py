@@ -59,6 +59,7 @@ def test_appends_of_a_turn_are_one_entry_and_answered_one_by_one(tmp_path: Path)
         for name in "ab":
             await core.call(GROUP, Create(f"test/{name}", 1, "text/plain", Encoding.BYTES))
         told: list[tuple[str, int]] = []
+        core.watched = (0,)
         core.on_applied = lambda group, command, reply: told.append((command.name, reply.code))  # type: ignore[attr-defined]
         appends: list[Command] = [append("a", 0, b"one"), append("b", 0, b"two"), append("a", 1, b"three"), append("a", 1, b"three")]
         replies = await turn(core, [*appends, Delete("test/b", 9), append("b", 1, b"four"), append("a", 2, b"five")])

@@ -154,7 +154,7 @@ async def test_a_failed_round_is_tried_again_after_a_while(world: World) -> None
     with pytest.raises(DiskFull):
         await world.snapshot()
     assert world.engine.snapshotter.covered_ms == 0
-    assert [world.engine.snapshotter.due() for _ in range(snapshotter.PATIENCE + 1)].count(True) == 1
+    assert [world.engine.snapshotter.due() for _ in range(snapshotter.SKIPS_AFTER_FAILURE + 1)].count(True) == 1
     disk.capacity = 1 << 40
     await world.snapshot()
     assert world.engine.snapshotter.covered_ms == world.clock.ms

@@ -211,12 +211,12 @@ def test_a_repeated_append_goes_the_short_way_until_its_token_is_revoked(tmp_pat
         wire = await world.wire()
         for _ in range(4):
             assert (await keep(wire, gate, "writer")).status == 204
-        [connection] = [each for each in world.front.connections if each.principal is not None and each._repeat is not None]
+        [connection] = [each for each in world.front.connections if each.principal is not None and each._template is not None]
         gate.revoke("writer")
-        assert connection._repeat is None
+        assert connection._template is None
         for _ in range(3):
             assert (await keep(wire, gate, "writer")).error == "TOKEN_REFUSED"
-        assert connection._repeat is None, "what is refused is no shape to repeat"
+        assert connection._template is None, "what is refused is no shape to repeat"
 
     guarded(tmp_path, story, setup=both)
 

@@ -354,7 +354,7 @@ def test_a_long_poll_gets_what_came_between_the_read_and_the_attachment() -> Non
         await world.put("s")
         service = world.service
 
-        async def slowly(name: str, sink: Sink, *, local: bool = False) -> Facts | Refusal:
+        async def slowly(name: str, sink: Sink, *, local: bool = False, numbers: bool = False) -> Facts | Refusal:
             await world.post("s", b"1")
             return await type(service).attach(service, name, sink)
 

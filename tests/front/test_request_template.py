@@ -9,8 +9,11 @@ from front_world import Wire, World, play, request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polynya.front.http.protocol.append_template import RequestTemplate, learn
+from polynya.base.errors import Unavailable
+from polynya.front.http.protocol.append_template import RequestTemplate, compile_template
+from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.router import Router
+from polynya.front.http.routes.append import parse_append
 from polynya.stream.commands import Producer
 from polynya.wire.http1 import BadRequest, HeadParser
 
@@ -23,14 +26,15 @@ HEAD = (
 def learned(block: bytes) -> RequestTemplate | None:
     router = Router({}, {})
     head = HeadParser().parse(block)
-    router.resolve(head.target)
-    return learn(SimpleNamespace(router=router), head, block)  # type: ignore[arg-type]
+    exchange = Exchange(SimpleNamespace(front=SimpleNamespace(service=SimpleNamespace(appender=str))), 0, head, b"12345"[: head.length])  # type: ignore[arg-type]
+    exchange.route, exchange.query = router.resolve(head.target)
+    return compile_template(parse_append(exchange), block)
 
 
 def test_a_known_head_gives_the_body_and_its_producer() -> None:
     repeat = learned(HEAD)
     assert repeat is not None
-    assert (repeat.name, repeat.producer_id, repeat.producer_epoch) == ("default/orders", "p-1", 3)
+    assert (repeat.request.name, repeat.producer_id, repeat.producer_epoch) == ("default/orders", "p-1", 3)
     data = HEAD.replace(b"seq: 17", b"seq: 1234").replace(b"length: 5", b"length: 11") + b"\r\n\r\nhello world"
     found = repeat.read(data)
     assert found is not None
@@ -111,8 +115,8 @@ def test_never_another_meaning_than_the_parser_s(data: st.DataObject) -> None:
     assert head.length == len(found[0])
     assert found[1] == Producer("p-1", 3, int(head.headers["producer-seq"]))
     variable = {"producer-seq": "", "content-length": ""}
-    assert head.headers | variable == repeat.head.headers | variable
-    assert (head.method, head.target) == (repeat.head.method, repeat.head.target)
+    assert head.headers | variable == repeat.request.exchange.head.headers | variable
+    assert (head.method, head.target) == (repeat.request.exchange.head.method, repeat.request.exchange.head.target)
 
 
 def append_of(body: bytes, **more: str) -> bytes:
@@ -147,7 +151,7 @@ def test_a_body_that_looks_like_the_known_request_is_a_body() -> None:
         inner = append_of(b"smuggled")
         head, _, _ = append_of(inner).partition(inner)
         wire.send(head)
-        (connection,) = (one for one in world.front.connections if one._body is None and one._repeat is not None)
+        (connection,) = (one for one in world.front.connections if one._body is None and one._template is not None)
         await world.until(lambda: connection._body is not None)
         wire.send(inner)
         assert (await wire.answer()).status == 204
@@ -178,5 +182,35 @@ def test_another_shape_behind_the_known_one_does_not_change_its_answer(other: di
         world.service.turns.release()
         assert [(await wire.answer()).status for _ in range(2)] == [204, 200 if "producer_id" in other else 204]
         assert (await world.get("s")).body == b"xxxyz"
+
+    play(story)
+
+
+def test_an_error_of_a_repeated_append_leaves_nothing_in_the_next_answer() -> None:
+    async def story(world: World) -> None:
+        wire = await repeating(world)
+        wire.send(append_of(b"y"))
+        plain = await wire.answer()
+        world.service.turns.fault = Unavailable("the journal is behind")
+        wire.send(append_of(b"y"))
+        refused = await wire.answer()
+        assert (refused.error, "x-request-id" in refused.headers) == ("UNAVAILABLE", True)
+        world.service.turns.fault = None
+        wire.send(append_of(b"y"))
+        answer = await wire.answer()
+        assert (answer.status, answer.headers.keys()) == (204, plain.headers.keys())
+
+    play(story)
+
+
+def test_a_fault_in_a_repeated_append_is_answered() -> None:
+    async def story(world: World) -> None:
+        wire = await repeating(world)
+        world.service.turns.propose = failing  # type: ignore[method-assign]
+        wire.send(append_of(b"y"))
+        assert (await wire.answer()).error == "INTERNAL"
+
+    def failing(*_: object) -> None:
+        raise KeyError("no such group")
 
     play(story)

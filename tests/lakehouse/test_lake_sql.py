@@ -48,14 +48,14 @@ def test_an_unknown_table_is_told_with_those_that_there_are(tables: list[TableRe
 
 
 def test_a_table_that_was_never_built_says_what_to_run() -> None:
-    with pytest.raises(BadQuery, match="polynya compact fresh"):
+    with pytest.raises(BadQuery, match="polynya table sync fresh"):
         query([TableRef("1", "fresh", "", "tables/1")], "select * from fresh")
 
 
 def test_a_table_that_was_never_built_may_be_named_like_a_column(tables: list[TableRef]) -> None:
     others = [TableRef("8", "n", "n/", "tables/8"), TableRef("9", "more", "m/", "tables/9")]
     assert query([*others, *tables], "select count(n), count(more) from flights").rows == [(2, 1)]
-    with pytest.raises(BadQuery, match="polynya compact more"):
+    with pytest.raises(BadQuery, match="polynya table sync more"):
         query([*others, *tables], "select * from more__dlq")
 
 

@@ -31,7 +31,7 @@ def test_time_passes_for_streams_while_what_crosses_groups_waits_for_another_nod
             await asyncio.Event().wait()
 
         core: Any = Assembly.__new__(Assembly)
-        core._joined, core._tasks = None, []
+        core._member, core._tasks = None, []
         core._engine = SimpleNamespace(local=SimpleNamespace(sweep=sweep), settler=SimpleNamespace(sweep=settle))
         for work in (core._sweep(), core._settle()):
             core._spawn(work)

@@ -22,7 +22,7 @@ def test_streams_become_tables_in_a_bucket(tmp_path: Path, s3_server: S3Server, 
         assert world.run("table", "create", "air", "--prefix", "air/").code == 0
         for number in range(20):
             world.append(f"air/{number % 5}", *({"n": number, "part": part} for part in range(200)), ["odd"])
-        driver = world.spawn("compact", "air")
+        driver = world.spawn("table", "sync", "-v", "air")
         driver.wait_said("result-object")
         driver.kill()
         world.wait_no_strays()

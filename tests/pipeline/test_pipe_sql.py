@@ -20,7 +20,7 @@ def test_tables_are_listed_and_asked(world: PipeWorld) -> None:
     (fresh,) = [table for table in json.loads(world.run("table", "ls", "--json").out) if table["name"] == "flights"]
     assert (fresh["iceberg"], fresh["delta"], fresh["rows"], fresh["records_behind"]) == (None, None, 0, 2501)
     unbuilt = world.run("sql", "select * from flights")
-    assert unbuilt.code == 1 and "polynya compact flights" in unbuilt.err and "Traceback" not in unbuilt.err, unbuilt
+    assert unbuilt.code == 1 and "polynya table sync flights" in unbuilt.err and "Traceback" not in unbuilt.err, unbuilt
     world.compact_here("flights")
     world.append("flights/AA", {"carrier": "AA", "delay": 1})
     (built,) = [table for table in json.loads(world.run("table", "ls", "--json").out) if table["name"] == "flights"]

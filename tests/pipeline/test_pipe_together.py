@@ -48,7 +48,7 @@ def test_two_drivers_and_appends_while_the_server_is_killed(world: PipeWorld) ->
     writer = threading.Thread(target=keep_appending, args=(world, stop))
     writer.start()
     try:
-        drivers = [world.spawn("compact", "busy") for _ in range(2)]
+        drivers = [world.spawn("table", "sync", "-v", "busy") for _ in range(2)]
         for driver in drivers:
             driver.wait_said("planned")  # from here on they ask the server only to commit, and that they repeat
         drivers[0].wait_said("plan-object")
@@ -72,7 +72,7 @@ def test_streams_deleted_while_a_job_waits_fall_out_of_it(world: PipeWorld) -> N
     assert world.http.post(f"{world.node.admin}/v1/admin/flush").is_success
     lost = list((world.data / "objects").rglob("packs/*/*"))
     world.append("short/stays", *({"n": number} for number in range(100)))
-    driver = world.spawn("compact", "short")
+    driver = world.spawn("table", "sync", "-v", "short")
     driver.wait_said("starting Spark")  # the plan is made, and nothing of it is read yet
     world.delete("short/goes")
     for key in [key for key in world.rows if key[0] == "short/goes"]:
@@ -91,7 +91,7 @@ def test_compact_says_how_it_ends(world: PipeWorld, tmp_path: Path) -> None:
     assert nothing.code == 0 and "nothing new" in nothing.err, nothing
     assert world.run("table", "create", "t", "--prefix", "some/").code == 0
     again = world.run("table", "create", "t", "--prefix", "some/")
-    assert again.code == 0 and "is there already" in again.err, again
+    assert again.code == 0 and "already exists" in again.err, again
     other = world.run("table", "create", "t", "--prefix", "others/")
     assert other.code == 1 and "with the prefix 'some/' exists" in other.err, other
     still = world.run("compact", "t")

@@ -8,7 +8,7 @@ import pytest
 from worlds.raft import Disk, Member, World, commands
 
 from polynya.raft import Configuration, HardState, Message, Role, Snapshot, disk_loss
-from polynya.raft.messages import AppendAnswer, RecallAnswer
+from polynya.raft.messages import AppendAnswer, RecoverVoteAnswer
 
 
 def begun(*voters: int) -> tuple[World, Member]:
@@ -31,7 +31,7 @@ def with_a_lost_disk() -> tuple[World, int, int]:
     lost.crash()
     world.pass_time(50)
     lost.disk = Disk()
-    lost.disk.frames.append(("hard", HardState(forgetful=True)))
+    lost.disk.frames.append(("hard", HardState(amnesiac=True)))
     lost.disk.sync(1)
     lost.start()
     return world, leader.node, lost.node
@@ -48,7 +48,7 @@ def test_the_leader_hands_over_and_the_group_is_never_without_one() -> None:
         world.pass_time(1)
         assert leads(world)
     lost = world.members[number].live
-    assert not lost.forgetful and lost.commit == lost.log.last >= 2
+    assert not lost.amnesiac and lost.commit == lost.log.last >= 2
     assert {member.live.term for member in world.members.values()} == {term + 1}, "one election, which nobody had to wait for"
 
 
@@ -56,10 +56,10 @@ def test_where_nobody_hands_over_it_ends_the_old_leads_itself(monkeypatch: pytes
     monkeypatch.setattr(disk_loss, "_make_way", lambda raft, sender: None)  # as in releases before
     world, leader, number = with_a_lost_disk()
     term, lost = world.members[leader].live.term, world.members[number]
-    world.pass_time(disk_loss.PATIENCE * world.settings.election_ms - 10)
-    assert lost.live.forgetful and lost.live.commit == 0, "it takes nothing of an older term"
+    world.pass_time(disk_loss.ELECTION_HOLDOFF * world.settings.election_ms - 10)
+    assert lost.live.amnesiac and lost.live.commit == 0, "it takes nothing of an older term"
     world.pass_time(5 * world.settings.election_ms)
-    assert leads(world) and not lost.live.forgetful
+    assert leads(world) and not lost.live.amnesiac
     assert min(member.live.term for member in world.members.values()) > term + 1
 
 
@@ -80,10 +80,10 @@ def test_a_new_group_is_born_though_its_members_hear_each_other_late(monkeypatch
     send: Callable[[Message], None] = world.send
     monkeypatch.setattr(world, "send", lambda message: send(message) if message.to == 1 else None)
     world.pass_time(2 * world.settings.election_ms)
-    assert not world.members[1].live.forgetful and not leads(world)
+    assert not world.members[1].live.amnesiac and not leads(world)
     monkeypatch.undo()
     world.pass_time(20 * world.settings.election_ms)
-    assert leads(world) and not any(member.live.forgetful for member in world.members.values())
+    assert leads(world) and not any(member.live.amnesiac for member in world.members.values())
 
 
 def pair(blank: int) -> World:
@@ -98,7 +98,7 @@ def lose(world: World, number: int) -> None:
     lost.crash()
     world.pass_time(50)
     lost.disk = Disk()
-    lost.disk.frames.append(("hard", HardState(forgetful=True)))
+    lost.disk.frames.append(("hard", HardState(amnesiac=True)))
     lost.disk.sync(1)
     lost.start()
 
@@ -109,7 +109,7 @@ def test_of_two_the_one_that_has_all_is_elected_by_the_one_that_has_nothing(numb
     world.pass_time(10 * world.settings.election_ms)
     leader, lost = world.leader(), world.members[number].live
     assert leader is not None and leader.node == 3 - number, "who has all leads"
-    assert not lost.forgetful and lost.commit == leader.live.commit >= 3
+    assert not lost.amnesiac and lost.commit == leader.live.commit >= 3
     lose(world, 3 - number)  # and now the other
     world.pass_time(10 * world.settings.election_ms)
     leader = world.leader()
@@ -121,7 +121,7 @@ def test_of_two_that_have_both_forgotten_nobody_leads() -> None:
     world = pair(2)
     while not world.members[2].live.term:
         world.pass_time(1)
-    assert world.members[2].live.forgetful and not leads(world)
+    assert world.members[2].live.amnesiac and not leads(world)
     lose(world, 1)
     world.pass_time(30 * world.settings.election_ms)
     assert world.leader() is None
@@ -133,7 +133,7 @@ def test_of_three_nobody_is_elected_by_one_that_has_forgotten() -> None:
     (other,) = {1, 2, 3} - {leader, lost}
     world.members[leader].crash()
     world.pass_time(30 * world.settings.election_ms)
-    assert world.members[lost].live.forgetful and not leads(world) and world.members[other].raft is not None
+    assert world.members[lost].live.amnesiac and not leads(world) and world.members[other].raft is not None
 
 
 def test_one_that_has_forgotten_elects_nobody_who_may_lack_what_it_had() -> None:
@@ -148,12 +148,12 @@ def test_one_that_has_forgotten_elects_nobody_who_may_lack_what_it_had() -> None
     leader.live.unreachable(other, leader.now_ms)
     lose(world, lost)
     leader.crash()  # what it says is lost with it, but for its answer
-    answer = RecallAnswer(lost, leader.node, 1, leader.disk.hard_state.term, blank=False, members=(1, 2, 3))
+    answer = RecoverVoteAnswer(lost, leader.node, 1, leader.disk.hard_state.term, blank=False, members=(1, 2, 3))
     world.run_quiet()
     world.deliver(answer)
     world.pass_time(30 * world.settings.election_ms)
     asked = world.members[lost].live
-    assert not asked.unheard and not asked.patient_ms and asked.forgetful, "it takes part"
+    assert not asked.awaiting_term and not asked.election_holdoff_until_ms and asked.amnesiac, "it takes part"
     assert not leads(world)
     lose(world, leader.node)
     world.pass_time(30 * world.settings.election_ms)
@@ -167,7 +167,7 @@ def test_a_new_group_has_no_leader_before_all_have_found_that_it_is_new(silent: 
     send: Callable[[Message], None] = world.send
     monkeypatch.setattr(world, "send", lambda message: send(message) if message.to != 3 or message.sender not in silent else None)
     world.pass_time(20 * world.settings.election_ms)
-    assert not any(world.members[number].live.forgetful for number in (1, 2)) and world.members[3].live.forgetful
+    assert not any(world.members[number].live.amnesiac for number in (1, 2)) and world.members[3].live.amnesiac
     assert not leads(world) and world.members[1].live.status().forgotten == (3,), "who is waited for is told"
     world.members[1].crash()  # it knows still that it has found it
     world.members[1].start()
@@ -176,7 +176,7 @@ def test_a_new_group_has_no_leader_before_all_have_found_that_it_is_new(silent: 
     monkeypatch.undo()
     world.pass_time(20 * world.settings.election_ms)
     leader = world.leader()
-    assert leader is not None and not any(member.live.forgetful or member.live.unborn for member in world.members.values())
+    assert leader is not None and not any(member.live.amnesiac or member.live.group_is_new for member in world.members.values())
     lose(world, leader.node)
     world.pass_time(20 * world.settings.election_ms)
     assert leads(world)
@@ -190,7 +190,7 @@ def test_it_has_no_voice_before_it_has_something_of_a_leader_that_was_elected_wi
     lost = world.members[leader.node % 3 + 1]
     lose(world, lost.node)
     seen = set()
-    while lost.live.forgetful:
+    while lost.live.amnesiac:
         world.now += 1
         world.tick()
         world.settle()
@@ -201,7 +201,7 @@ def test_it_has_no_voice_before_it_has_something_of_a_leader_that_was_elected_wi
             member.sync()
         has = lost.live.log.term(lost.live.durable) or 0
         seen.add((has, lost.live.commit > 0))
-        assert lost.live.forgetful or has > lost.live.recalled_term
+        assert lost.live.amnesiac or has > lost.live.reported_term
     assert (1, True) in seen, "it had a part for a while"
 
 
@@ -236,7 +236,7 @@ def new_group() -> World:
     """Of three that know nothing."""
     world = World(Configuration((1, 2, 3)))
     for node in (1, 2, 3):
-        world.add(node).disk.frames.append(("hard", HardState(forgetful=True)))
+        world.add(node).disk.frames.append(("hard", HardState(amnesiac=True)))
     for member in world.members.values():
         member.disk.sync(1)
         member.crash()
@@ -257,7 +257,7 @@ def test_of_two_and_a_third_that_may_be_a_member_all_are_asked() -> None:
     world.members[3].crash()
     lose(world, 3 - leader.node)
     world.pass_time(30 * world.settings.election_ms)
-    assert world.members[3 - leader.node].live.forgetful and not leads(world)
+    assert world.members[3 - leader.node].live.amnesiac and not leads(world)
     world.members[3].start()
     world.pass_time(30 * world.settings.election_ms)
     assert not leads(world), "of two with a learner nobody is sure"
@@ -290,7 +290,7 @@ def test_who_left_the_group_since_has_no_word_in_it_any_more(steps: tuple[tuple[
     lose(world, 1)
     world.pass_time(20 * world.settings.election_ms)
     leader, lost = world.leader(), world.members[1].live
-    assert not lost.forgetful and leader is not None and lost.commit == leader.live.commit
+    assert not lost.amnesiac and leader is not None and lost.commit == leader.live.commit
     assert lost.configuration.voters == steps[-1]
 
 
@@ -305,7 +305,7 @@ def test_who_has_answered_before_it_knew_what_is_committed_is_asked_again() -> N
         world.members[number].start()
     world.pass_time(30 * world.settings.election_ms)
     leader = world.leader()
-    assert leader is not None and not world.members[1].live.forgetful
+    assert leader is not None and not world.members[1].live.amnesiac
     assert world.members[1].live.configuration.voters == (1, 2, 4)
 
 
@@ -341,23 +341,23 @@ def test_a_change_that_may_come_to_nothing_lets_nobody_out() -> None:
     world.network = []
     lose(world, lost)
     world.run_quiet()
-    assert leader.live.configuration.joint and third in world.members[lost].live.unheard
+    assert leader.live.configuration.joint and third in world.members[lost].live.awaiting_term
     world.pass_time(30 * world.settings.election_ms)
-    assert world.members[lost].live.forgetful and not leads(world)
+    assert world.members[lost].live.amnesiac and not leads(world)
 
 
 def test_who_is_only_on_its_way_into_the_group_is_asked_too() -> None:
     """3 has heard that 4 is to come, 2 knows that the group goes on without 3: the word of 4 is needed, that of 3 is not."""
     lost = new_group().members[1]
     lost.live.step(
-        RecallAnswer(1, 3, 1, 4, members=(1, 2, 3, 4), configurations=((0, Configuration((1, 2, 3))), (11, Configuration((1, 2, 4))))),
+        RecoverVoteAnswer(1, 3, 1, 4, members=(1, 2, 3, 4), configurations=((0, Configuration((1, 2, 3))), (11, Configuration((1, 2, 4))))),
         lost.now_ms,
     )
-    assert lost.live.recalled == {2, 3, 4} and lost.live.unheard == {2, 4}
-    lost.live.step(RecallAnswer(1, 2, 1, 5, members=(1, 2), configurations=((9, Configuration((1, 2))),)), lost.now_ms)
-    assert lost.live.recalled == {2, 4} and lost.live.unheard == {4}
-    lost.live.step(RecallAnswer(1, 4, 1, 5, members=(1, 2, 4), configurations=((11, Configuration((1, 2, 4))),)), lost.now_ms)
-    assert not lost.live.unheard and lost.live.recalled_term == 5
+    assert lost.live.queried == {2, 3, 4} and lost.live.awaiting_term == {2, 4}
+    lost.live.step(RecoverVoteAnswer(1, 2, 1, 5, members=(1, 2), configurations=((9, Configuration((1, 2))),)), lost.now_ms)
+    assert lost.live.queried == {2, 4} and lost.live.awaiting_term == {4}
+    lost.live.step(RecoverVoteAnswer(1, 4, 1, 5, members=(1, 2, 4), configurations=((11, Configuration((1, 2, 4))),)), lost.now_ms)
+    assert not lost.live.awaiting_term and lost.live.reported_term == 5
 
 
 def test_whom_the_group_began_with_says_who_has_data_and_not_the_settings() -> None:
@@ -367,23 +367,25 @@ def test_whom_the_group_began_with_says_who_has_data_and_not_the_settings() -> N
     world.birth = Snapshot(0, 0, Configuration(tuple(sorted((number, leader.node, 4)))))
     lose(world, number)
     lost = world.members[number].live
-    assert 4 in lost.unheard
+    assert 4 in lost.awaiting_term
     world.pass_time(10 * world.settings.election_ms)
-    assert not lost.forgetful and lost.configuration.voters == (1, 2, 3)
+    assert not lost.amnesiac and lost.configuration.voters == (1, 2, 3)
     assert lost.snapshot.configuration == lost.configuration, "what is written of it"
 
 
 def test_one_that_was_made_anew_and_knows_no_members_yet_lets_nobody_out() -> None:
     lost = new_group().members[1]
     nobody = Configuration(())
-    lost.live.step(RecallAnswer(1, 3, 1, 4, configurations=((0, nobody),)), lost.now_ms)
-    assert lost.live.unheard == {2} and lost.live.configuration.voters == (1, 2, 3)
+    lost.live.step(RecoverVoteAnswer(1, 3, 1, 4, configurations=((0, nobody),)), lost.now_ms)
+    assert lost.live.awaiting_term == {2} and lost.live.configuration.voters == (1, 2, 3)
     lost = new_group().members[1]
-    lost.live.step(RecallAnswer(1, 3, 1, 4, members=(1, 3, 4), configurations=((0, nobody), (9, Configuration((1, 3, 4))))), lost.now_ms)
-    assert lost.live.unheard == {2, 4}
+    lost.live.step(
+        RecoverVoteAnswer(1, 3, 1, 4, members=(1, 3, 4), configurations=((0, nobody), (9, Configuration((1, 3, 4))))), lost.now_ms
+    )
+    assert lost.live.awaiting_term == {2, 4}
 
 
 def test_a_release_that_does_not_tell_since_when_lets_nobody_out() -> None:
     lost = new_group().members[1]
-    lost.live.step(RecallAnswer(1, 2, 1, 5, members=(1, 2, 4)), lost.now_ms)
-    assert lost.live.unheard == {3, 4}
+    lost.live.step(RecoverVoteAnswer(1, 2, 1, 5, members=(1, 2, 4)), lost.now_ms)
+    assert lost.live.awaiting_term == {3, 4}

@@ -46,7 +46,7 @@ def test_the_faults_happen() -> None:
             "is leader",
             "is read",
             "rejected",
-            "sleep=yes",
+            "quiesce=yes",
             "SnapshotChunk",
             "applies",
         ):

@@ -32,12 +32,12 @@ def test_three_members_commit_and_read_on_each() -> None:
 def test_an_idle_group_sleeps_without_a_deadline_and_wakes_with_an_append() -> None:
     world = group_of_three()
     world.pass_time(4000)
-    assert all(member.live.sleeping and member.live.deadline_ms >= NEVER for member in world.members.values())
+    assert all(member.live.quiescent and member.live.deadline_ms >= NEVER for member in world.members.values())
     leader = world.leader()
     assert leader is not None
     leader.live.propose(commands("a"), leader.now_ms)
     world.pass_time(100)
-    assert not any(member.live.sleeping for member in world.members.values())
+    assert not any(member.live.quiescent for member in world.members.values())
     assert [member.applied for member in world.members.values()] == [2, 2, 2]
 
 
@@ -48,12 +48,12 @@ def test_who_wakes_before_the_leader_sleeps_keeps_it_awake() -> None:
     leader = world.leader()
     assert leader is not None
     others = [member for member in world.members.values() if member is not leader]
-    while not all(member.live.sleeping for member in others):
+    while not all(member.live.quiescent for member in others):
         world.pass_time(1)
-    assert not leader.live.sleeping
+    assert not leader.live.quiescent
     term = leader.live.term
     for member in others:
         member.live.step(Vote(member.node, 4, 1, term + 1, 0, 0, pre=True), member.now_ms)
     world.pass_time(4000)
     assert leader.live.role is Role.LEADER and leader.live.term == term, "nobody has missed it"
-    assert all(member.live.sleeping for member in world.members.values())
+    assert all(member.live.quiescent for member in world.members.values())

@@ -38,7 +38,7 @@ from polynya.raft.messages import (
     HeartbeatAnswer,
     ReadAnswer,
     ReadRequest,
-    Recall,
+    RecoverVote,
     SnapshotAnswer,
     SnapshotChunk,
     TimeoutNow,
@@ -332,10 +332,10 @@ def test_who_recalls_leads_no_more() -> None:
     raft.persisted(raft.take().ticket, 10)
     raft.step(Heartbeat(2, 1, 1, 1, 1, 1), 11)
     raft.applied_to(raft.take().committed[-1].index)
-    raft.step(Heartbeat(2, 1, 1, 1, 1, 2, sleep=True), 12)
-    assert (raft.sleeping, raft.leader, raft.deadline_ms) == (True, 1, NEVER)
-    raft.step(Recall(2, 1, 1, 0, blank=True), 13)
-    assert (raft.sleeping, raft.leader) == (False, 0)
+    raft.step(Heartbeat(2, 1, 1, 1, 1, 2, quiesce=True), 12)
+    assert (raft.quiescent, raft.leader, raft.deadline_ms) == (True, 1, NEVER)
+    raft.step(RecoverVote(2, 1, 1, 0, blank=True), 13)
+    assert (raft.quiescent, raft.leader) == (False, 0)
     assert raft.deadline_ms < 13 + 3 * Settings().election_ms
 
 

@@ -17,7 +17,7 @@ from polynya.raft import (
     encode_configuration,
     encode_message,
 )
-from polynya.raft.messages import Recall, RecallAnswer
+from polynya.raft.messages import RecoverVote, RecoverVoteAnswer
 
 BORN = Configuration((1, 2, 3))
 LATER = Configuration((2, 3, 4), learners=(5,), readers=(6,))
@@ -31,16 +31,16 @@ def entry(index: int, term: int = 1, configuration: Configuration | None = None)
 def test_the_bytes_of_a_configuration_and_of_an_answer_to_a_recall() -> None:
     assert encode_configuration(LATER).hex() == "94930203049091059106"
     assert decode_configuration(bytes.fromhex("94930203049091059106")) == LATER
-    answer = RecallAnswer(3, 1, 7, 9, blank=False, members=(1, 2, 3), configurations=((5, BORN), (8, LATER)))
+    answer = RecoverVoteAnswer(3, 1, 7, 9, blank=False, members=(1, 2, 3), configurations=((5, BORN), (8, LATER)))
     assert encode_message(answer, None).hex() == "990d03010709c293010203c29292059493010203909090920894930203049091059106"
-    assert encode_message(Recall(3, 1, 7, 0, blank=True, found=True)).hex() == "970c03010700c3c3"
+    assert encode_message(RecoverVote(3, 1, 7, 0, blank=True, found=True)).hex() == "970c03010700c3c3"
     assert decode_message(bytes.fromhex("990d03010709c293010203c29292059493010203909090920894930203049091059106")) == answer
-    before = RecallAnswer(3, 1, 7, 9, blank=False, members=(1, 2, 3))
+    before = RecoverVoteAnswer(3, 1, 7, 9, blank=False, members=(1, 2, 3))
     assert decode_message(bytes.fromhex("980d03010709c293010203c2")) == before, "of a release that does not tell since when"
     assert decode_message(bytes.fromhex("970d03010709c293010203")) == before, (
         "of a release that campaigned without asking: it counts as one that has found"
     )
-    assert decode_message(bytes.fromhex("960c03010700c3")) == Recall(3, 1, 7, 0, blank=True), "it is forgetful"
+    assert decode_message(bytes.fromhex("960c03010700c3")) == RecoverVote(3, 1, 7, 0, blank=True), "it is amnesiac"
 
 
 def test_what_was_in_effect_at_a_snapshot_is_the_newest_that_the_journal_knows_up_to_it() -> None:

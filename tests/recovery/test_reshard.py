@@ -250,7 +250,7 @@ def test_what_a_member_of_a_cluster_promised_moves_with_its_log(tmp_path: Path) 
         journal.synced(batch)
         journal.close()
     before = opened(2)
-    assert before[1][0].term == 4 and len(before[1][2]) == 5 and before[GROUPS][0].forgetful
+    assert before[1][0].term == 4 and len(before[1][2]) == 5 and before[GROUPS][0].amnesiac
     for cores in (3, 1, 2):
         birth = reshare(tmp_path, birth, cores)
         assert opened(cores) == before

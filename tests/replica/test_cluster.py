@@ -85,8 +85,8 @@ async def test_a_leader_cut_off_answers_nothing_that_is_old(world: World, old: N
     await old.append(A, b"1")
     world.isolate(old.number)
     lost = asyncio.ensure_future(old.append(A, b"lost"))
-    await world.wait(lambda: any(node.core.leads(group) for node in world.alive() if node is not old))
-    new = next(node for node in world.alive() if node is not old and node.core.leads(group))
+    await world.wait(lambda: any(node.core.is_leader(group) for node in world.alive() if node is not old))
+    new = next(node for node in world.alive() if node is not old and node.core.is_leader(group))
     assert (await new.append(A, b"2")).record == 2
     with pytest.raises(Unavailable):
         await old.read(A)
@@ -102,7 +102,7 @@ async def test_a_hand_over_moves_the_lead_at_once(world: World, old: Node) -> No
     group = world.group_of(A)
     began = asyncio.get_running_loop().time()
     old.core.leadership.hand_over_all()
-    await world.wait(lambda: any(node.core.leads(group) for node in world.alive() if node is not old))
+    await world.wait(lambda: any(node.core.is_leader(group) for node in world.alive() if node is not old))
     assert asyncio.get_running_loop().time() - began < 0.1
     assert not old.core.led
 
@@ -110,7 +110,7 @@ async def test_a_hand_over_moves_the_lead_at_once(world: World, old: Node) -> No
 @story
 async def test_idle_groups_sleep_and_wake(world: World) -> None:
     await asyncio.sleep(6)
-    assert all(status.asleep for node in world.alive() for status in node.core.statuses().values())
+    assert all(status.quiescent for node in world.alive() for status in node.core.statuses().values())
     leader = world.leader(world.group_of(A))
     assert leader is not None
     await leader.create(A)
@@ -194,7 +194,7 @@ async def test_a_node_that_lost_its_disk_catches_up_before_it_votes(world: World
     third.start()
     leader.kill()
     await asyncio.sleep(5)
-    assert not any(node.core.leads(group) for node in world.alive()), "who has what was acknowledged is not there"
+    assert not any(node.core.is_leader(group) for node in world.alive()), "who has what was acknowledged is not there"
     leader.start()
     await world.wait(lambda: lost.remembers)
     for node in world.alive():
@@ -277,7 +277,7 @@ def test_a_leader_that_falls_silent_while_its_group_sleeps_costs_writes_less_tha
         leader = world.leader(group)
         assert leader is not None
         await leader.create(A)
-        await world.wait(lambda: leader.core.members[group].raft.sleeping)
+        await world.wait(lambda: leader.core.members[group].raft.quiescent)
         await asyncio.sleep(world.random.random())  # anywhere between two pulses
         world.isolate(leader.number)
         began = loop.time()

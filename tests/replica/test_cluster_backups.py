@@ -5,28 +5,27 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+from long_tests import long
 from sim.restored import Restored
 from sim.swarm import SwarmEpisode
 
-SEEDS = (
-    3,
-    8,
-    9,
-    15,
-    37,
-)  # one and two operators; with an object store and without; the last failed once: a backup was deleted while another looked at it
+SEEDS = (3, 8, 9, 15, 37)  # one and two operators; with an object store and without
+FEW_SEEDS = (8, 37)  # the last failed once: a backup was deleted while another looked at it
 
 
-def test_backups_amid_faults_are_whole_and_restored() -> None:
+@pytest.mark.parametrize("seeds", [FEW_SEEDS, *long([(SEEDS,)])], ids=["few", "all"])
+def test_backups_amid_faults_are_whole_and_restored(seeds: tuple[int, ...]) -> None:
     told, sizes = Counter[str](), set[int]()
-    for seed in SEEDS:
+    for seed in seeds:
         episode = SwarmEpisode(seed)
         assert episode.operators.strikes
         episode.play()
         told += episode.operators.told
         sizes |= {len(Restored(episode, taken, episode.operators.calm()).world.nodes) for taken in episode.operators.taken.values()}
-    assert told["taken"] > 2 * len(SEEDS) and told["kept objects"] and told["pruned"]
-    assert told["TimeoutError"] and told["StoreUnavailable"], "some were interrupted, for some the place was away"
+    assert told["taken"] > 2 * len(seeds) and told["kept objects"] and told["pruned"]
+    assert told["TimeoutError"], "some were interrupted"
+    assert told["StoreUnavailable"] or seeds == FEW_SEEDS, "for some the place was away"
     assert len(sizes) > 2
 
 

@@ -115,7 +115,7 @@ async def test_a_crash_between_any_two_steps_of_a_drop_leaves_a_replica_or_none(
     group, outsider = world.group_of(A), off(world)
     await outsider.create(A)
     await outsider.append(A, b"kept;")
-    leaving = next(node for node in world.alive() if node.core.has(group) and not node.core.leads(group))
+    leaving = next(node for node in world.alive() if node.core.has(group) and not node.core.is_leader(group))
     await leaving.snapshot()
     calls = leaving.disk.calls
     world.move(group, leaving, outsider)
@@ -138,7 +138,7 @@ async def test_a_crash_between_any_two_steps_of_a_drop_leaves_a_replica_or_none(
 async def test_a_node_that_was_away_learns_that_its_replica_was_moved(world: World) -> None:
     group, outsider = world.group_of(A), off(world)
     await outsider.create(A)
-    away = next(node for node in world.alive() if node.core.has(group) and not node.core.leads(group))
+    away = next(node for node in world.alive() if node.core.has(group) and not node.core.is_leader(group))
     away.kill()
     world.move(group, away, outsider)
     await world.wait_placed()
@@ -150,7 +150,7 @@ async def test_a_node_that_was_away_learns_that_its_replica_was_moved(world: Wor
     assert away.core.has(group), "it does not know yet"
     assert await away.read(A) == b"without;"
     await world.wait(lambda: not away.core.has(group))
-    assert leader.core.term(group) == term and leader.core.leads(group), "nobody was disturbed"
+    assert leader.core.term(group) == term and leader.core.is_leader(group), "nobody was disturbed"
     assert await away.read(A) == b"without;"
 
 
@@ -237,7 +237,7 @@ async def test_five_replicas_and_three_again(world: World) -> None:
     await world.nodes[1].create(A)
     await world.nodes[1].append(A, b"1")
     fifth = world.add_node()
-    await world.wait(lambda: fifth.placing is not None)
+    await world.wait(lambda: fifth.reconciler is not None)
     world.aim(group, world.nodes)
     await world.wait_placed()
     assert all(node.core.fit(group) for node in world.alive())
@@ -288,7 +288,7 @@ async def test_a_lead_that_moves_under_load_loses_no_answer(world: World) -> Non
         assert leader is not None
         target = next(node for node in world.alive() if node.core.has(group) and node is not leader)
         assert leader.core.transfer(group, target.number) is None
-        await world.wait(lambda target=target: target.core.leads(group))
+        await world.wait(lambda target=target: target.core.is_leader(group))
         await asyncio.sleep(0.1)
     over = True
     await asyncio.gather(*clients)
@@ -315,7 +315,7 @@ async def test_a_full_disk_of_the_only_voter_refuses_and_goes_on(world: World) -
 async def test_what_a_member_promised_outlives_its_data(world: World) -> None:
     group, outsider = world.group_of(A), off(world)
     await outsider.create(A)
-    leaving = next(node for node in world.alive() if node.core.has(group) and not node.core.leads(group))
+    leaving = next(node for node in world.alive() if node.core.has(group) and not node.core.is_leader(group))
     term = leaving.core.term(group)
     assert term > 0
     world.move(group, leaving, outsider)
@@ -336,7 +336,7 @@ async def test_a_node_that_knows_only_where_to_look_answers_too(world: World) ->
     await world.nodes[1].create(A)
     await world.nodes[1].append(A, b"1;")
     stranger = world.add_node()
-    assert not stranger.placing._whereabouts.map.epoch
+    assert not stranger.reconciler._locations.map.epoch
     assert await stranger.read(A) == b"1;"
     assert (await stranger.append(A, b"2;")).record == 2
 
@@ -346,10 +346,10 @@ async def test_an_old_map_costs_nobody_their_data(world: World) -> None:
     """It says that the node is out, while the group counts on it."""
     group, outsider = world.group_of(A), off(world)
     await outsider.create(A)
-    node = next(node for node in world.alive() if node.core.has(group) and not node.core.leads(group))
+    node = next(node for node in world.alive() if node.core.has(group) and not node.core.is_leader(group))
     rest = tuple(number for number in world.map.voters[group] if number != node.number)
     old = msgspec.structs.replace(world.map, epoch=99, voters={**world.map.voters, group: rest}, goals={**world.map.goals, group: rest})
-    node.placing.adopt(old)
+    node.reconciler.adopt(old)
     await asyncio.sleep(3)
     assert node.core.has(group)
 
@@ -418,7 +418,7 @@ async def test_a_node_that_lost_its_disk_believes_who_has_data_and_not_its_setti
 async def test_a_member_that_was_made_anew_votes_for_nobody_before_it_knows_the_group(world: World) -> None:
     group, outsider = world.group_of(A), off(world)
     await outsider.create(A)
-    leaving = next(node for node in world.alive() if node.core.has(group) and not node.core.leads(group))
+    leaving = next(node for node in world.alive() if node.core.has(group) and not node.core.is_leader(group))
     assert leaving.engine.residence is not None
     world.move(group, leaving, outsider)
     await world.wait_placed()

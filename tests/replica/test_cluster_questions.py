@@ -83,8 +83,8 @@ async def test_a_leader_that_is_none_any_more_answers_nothing(world: World, old:
     await old.append(A, b"1")
     world.isolate(old.number)
     others = [node for node in world.alive() if node is not old]
-    await world.wait(lambda: any(node.core.leads(group) for node in others))
-    leader = next(node for node in others if node.core.leads(group))
+    await world.wait(lambda: any(node.core.is_leader(group) for node in others))
+    leader = next(node for node in others if node.core.is_leader(group))
     await leader.append(A, b"2")
     await leader.create(new)
     service = old.engine.service

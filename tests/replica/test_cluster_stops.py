@@ -17,7 +17,7 @@ async def at_home() -> tuple[World, Node]:
     """All groups are led where they are to be; and who leads the group of A."""
     world, _ = await led()
     nodes = world.nodes
-    await world.wait(lambda: all(nodes[nodes[1].core.first_of(group)].core.leads(group) for group in range(GROUPS + 1)))
+    await world.wait(lambda: all(nodes[nodes[1].core.first_of(group)].core.is_leader(group) for group in range(GROUPS + 1)))
     leader = world.leader(world.group_of(A))
     assert leader is not None
     return world, leader

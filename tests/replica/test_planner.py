@@ -27,7 +27,7 @@ def test_a_node_more_becomes_a_reader_and_with_balance_gets_its_share() -> None:
     toy.settle()
     toy.check_rest()
     assert sorted(toy.holds().values()) == [6, 6, 6, 6] and not toy.map.balancing
-    leads = [toy.map.leads(number) for number in toy.map.members]
+    leads = [toy.map.leader_count(number) for number in toy.map.members]
     assert max(leads) - min(leads) <= 1
 
 
@@ -128,10 +128,10 @@ def test_who_takes_over_from_a_node_gets_its_share_of_leads_too() -> None:
     toy.down.add(4)
     for _ in range(5):
         toy.round()
-    assert toy.map.leads(2) == 0, "others lead meanwhile"
+    assert toy.map.leader_count(2) == 0, "others lead meanwhile"
     toy.down.discard(4)
     toy.settle()
-    leads = [toy.map.leads(number) for number in (1, 3, 4)]
+    leads = [toy.map.leader_count(number) for number in (1, 3, 4)]
     assert max(leads) - min(leads) <= 1, leads
 
 
@@ -143,7 +143,7 @@ def test_a_cordoned_node_keeps_what_it_has_and_a_drained_one_its_replicas() -> N
     toy.apply(SetBalancing(True))
     toy.settle()
     toy.check_rest()
-    assert toy.holds()[4] == held[4] and toy.holds()[1] > 0 and toy.map.leads(1) == 0 and toy.map.leads(4) > 0
+    assert toy.holds()[4] == held[4] and toy.holds()[1] > 0 and toy.map.leader_count(1) == 0 and toy.map.leader_count(4) > 0
 
 
 def test_when_all_who_could_lead_are_drained_one_of_them_still_does() -> None:
@@ -277,7 +277,7 @@ def test_a_read_replica_follows_every_group_a_few_at_a_time_and_nothing_else_cha
     assert len(reading(toy, 4)) == 31 and toy.map.groups == before and is_read_as_it_should(toy.map, toy.observe())
     toy.apply(SetBalancing(True, 5))
     toy.settle()
-    assert toy.holds()[4] == 0 and toy.map.leads(4) == 0 and {len(each.voters) for each in toy.map.groups.values()} == {3}
+    assert toy.holds()[4] == 0 and toy.map.leader_count(4) == 0 and {len(each.voters) for each in toy.map.groups.values()} == {3}
 
 
 def test_a_read_replica_that_is_away_is_nothing_to_do() -> None:

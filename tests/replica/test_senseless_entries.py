@@ -83,8 +83,8 @@ async def test_a_leader_that_logs_noise_is_followed_no_more_and_recovers(world: 
         stuck = asyncio.ensure_future(leader.append(A, b"noise;"))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-    await world.wait(lambda: any(node.core.leads(group) for node in world.alive() if node is not leader))
-    other = next(node for node in world.alive() if node is not leader and node.core.leads(group))
+    await world.wait(lambda: any(node.core.is_leader(group) for node in world.alive() if node is not leader))
+    other = next(node for node in world.alive() if node is not leader and node.core.is_leader(group))
     await other.append(A, b"2;")
     with pytest.raises(PolynyaError):
         await stuck
@@ -108,8 +108,8 @@ def test_a_leader_that_logs_nonsense_ends_no_follower_and_nothing_of_it_is_store
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr("polynya.engine.replicated.encode_proposal", log.encode_command)
             leader.core.propose(group, command, answers.append)
-        await world.wait(lambda: any(node.core.leads(group) for node in world.alive() if node is not leader))
-        other = next(node for node in world.alive() if node is not leader and node.core.leads(group))
+        await world.wait(lambda: any(node.core.is_leader(group) for node in world.alive() if node is not leader))
+        other = next(node for node in world.alive() if node is not leader and node.core.is_leader(group))
         await other.append(A, b"2;")
         assert [type(answer) for answer in answers] == [OutcomeUnknown]
         for node in list(world.alive()):
@@ -139,10 +139,10 @@ async def test_one_node_that_cannot_read_what_the_others_log_costs_them_nothing(
     old = next(node for node in world.alive() if node is not leader)
     group = world.group_of(A)
     term = leader.core.term(group)
-    real = old.core._doubts.accept
-    old.core._doubts.accept = lambda message, now_ms: message.group != group and real(message, now_ms)  # type: ignore[method-assign]
+    real = old.core._validator.accept
+    old.core._validator.accept = lambda message, now_ms: message.group != group and real(message, now_ms)  # type: ignore[method-assign]
     for number in range(20):
         await leader.append(A, b"%d;" % number)
         await asyncio.sleep(1)
-    assert leader.core.leads(group) and leader.core.term(group) == term and not old.faults
-    old.core._doubts.accept = real  # type: ignore[method-assign]
+    assert leader.core.is_leader(group) and leader.core.term(group) == term and not old.faults
+    old.core._validator.accept = real  # type: ignore[method-assign]

@@ -24,8 +24,8 @@ async def test_a_leader_whose_disk_stalls_hands_over(world: World, leader: Node)
     began = loop.time()
     stuck = asyncio.ensure_future(leader.append(A, b"stuck;"))
     group = world.group_of(A)
-    await world.wait(lambda: any(node.core.leads(group) for node in world.alive() if node is not leader))
-    other = next(node for node in world.alive() if node is not leader and node.core.leads(group))
+    await world.wait(lambda: any(node.core.is_leader(group) for node in world.alive() if node is not leader))
+    other = next(node for node in world.alive() if node is not leader and node.core.is_leader(group))
     await other.append(A, b"goes on;")
     assert loop.time() - began < 5.0
     try:
@@ -44,7 +44,7 @@ async def test_a_short_pause_of_the_disk_moves_nothing(world: World, leader: Nod
     await leader.append(A, b"1")
     world.disk_seconds = usual  # type: ignore[method-assign]
     await asyncio.sleep(3)
-    assert leader.core.leads(world.group_of(A))
+    assert leader.core.is_leader(world.group_of(A))
 
 
 @story
@@ -68,7 +68,7 @@ async def test_what_a_majority_does_not_write_is_answered_in_time(world: World, 
     assert await leader.read(A) == b"1;" + large * len(taken)
     for node in others:
         node.disk.capacity = 1 << 40
-    await world.wait(lambda: group not in leader.core._patience.stuck)
+    await world.wait(lambda: group not in leader.core._commit_timeouts.stuck)
     await leader.append(A, b"4;")
     assert await leader.read(A) == b"1;" + large * (len(taken) + 1) + b"4;"
 

@@ -20,7 +20,7 @@ async def begun() -> tuple[World, Node]:
     loop = asyncio.get_running_loop()
     world, _ = await led(World(store=SimStore(1, lambda: int(loop.time() * 1000) + WALL_MS - 1_000_000)))
     nodes = world.nodes
-    await world.wait(lambda: all(nodes[nodes[1].core.first_of(group)].core.leads(group) for group in range(GROUPS + 1)))
+    await world.wait(lambda: all(nodes[nodes[1].core.first_of(group)].core.is_leader(group) for group in range(GROUPS + 1)))
     leader = world.leader(world.group_of(A))
     assert leader is not None
     return world, leader
@@ -58,7 +58,7 @@ async def test_others_flush_what_a_refused_node_led(world: World, leader: Node) 
     assert leader.core.leader_of(group) not in (0, leader.number)
     store_of(world).refused.clear()
     first = leader.core.first_of(group)
-    await world.wait(lambda: world.nodes[first].core.leads(group), seconds=60)
+    await world.wait(lambda: world.nodes[first].core.is_leader(group), seconds=60)
 
 
 @story
@@ -74,7 +74,7 @@ async def test_writers_do_not_notice(world: World, leader: Node) -> None:
             pytest.fail(f"an append got {fault!r}")
         sent += 1
         await asyncio.sleep(0.05)
-    assert not leader.core.leads(world.group_of(A))
+    assert not leader.core.is_leader(world.group_of(A))
     content = await leader.read(A)
     assert content == b"".join(b"%07d;" % number for number in range(sent))
 

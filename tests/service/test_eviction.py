@@ -184,7 +184,7 @@ def test_an_eviction_that_overtakes_requests_is_not_seen() -> None:
             sent.append(world.send(world.create_of("test/{x}b")))
             return await eviction
 
-        world.engine.core.on_applied = note
+        world.engine.core.on_applied, world.engine.core.watched = note, (0,)
         world.engine.groups.propose = with_others  # type: ignore[method-assign]
         await world.evictor.evict_due()
         assert [(await each).code for each in sent] == [Code.OK] * 6 + [Code.EXISTS]

@@ -235,7 +235,7 @@ async def test_streams_that_nobody_asks_for_expire_too(world: World) -> None:
 
 @story
 async def test_hot_bytes_are_bounded_by_group_and_by_core(world: World) -> None:
-    world.local._group_hot_bytes_max = 10
+    world.local.memory.group_bytes_max = 10
     await world.create(A)
     assert (await world.append(A, b"1234567890")).code == Code.OK
     refused = world.send(world.append_of(A, b"x"))
@@ -243,11 +243,11 @@ async def test_hot_bytes_are_bounded_by_group_and_by_core(world: World) -> None:
     assert (await world.append(A, close=True)).code == Code.OK, "what holds no payload goes on"
     other = name_in(2 if world.service.group_of(A) != 2 else 3)
     await world.create(other)
-    world.local.hot_bytes_max = 15
+    world.local.memory.bytes_max = 15
     assert (await world.append(other, b"12345")).code == Code.OK
     assert world.send(world.append_of(other, b"x")).result().code == Code.MEMORY_PRESSURE
     assert world.send(world.create_of(B, batch=Batch(0, 1, b"1", 0))).result().code == Code.MEMORY_PRESSURE
-    assert world.local.hot_refused == 3
+    assert world.local.memory.refused == 3
     await world.service.flush("")
     assert (await world.append(other, b"x")).code == Code.OK
     assert await world.read(A) == b"1234567890"
@@ -255,7 +255,7 @@ async def test_hot_bytes_are_bounded_by_group_and_by_core(world: World) -> None:
 
 @story
 async def test_what_can_never_fit_is_refused_for_good(world: World) -> None:
-    world.local._group_hot_bytes_max = 10
+    world.local.memory.group_bytes_max = 10
     await world.create(A)
     for refused in (
         world.send(world.append_of(A, b"x" * 11)),
@@ -263,9 +263,9 @@ async def test_what_can_never_fit_is_refused_for_good(world: World) -> None:
         world.send(world.append_of(A, b"x" * 11, producer=Producer("p", 0, 0))),
     ):
         assert (refused.result().code, refused.result().byte) == (Code.APPEND_EXCEEDS_MEMORY_LIMIT, 10)
-    assert world.local.hot_refused == 0
+    assert world.local.memory.refused == 0
     assert (await world.append(A, b"1234567890", producer=Producer("p", 0, 0))).code == Code.OK
-    world.local._group_hot_bytes_max = 5  # a restart with another setting: what was taken before is still a repeat
+    world.local.memory.group_bytes_max = 5  # a restart with another setting: what was taken before is still a repeat
     assert (await world.append(A, b"1234567890", producer=Producer("p", 0, 0))).code == Code.DUPLICATE
     await world.service.flush("")
     assert (await world.append(A, b"12345")).code == Code.OK
@@ -288,7 +288,7 @@ async def test_streams_are_listed_page_by_page(world: World) -> None:
 
 @story
 async def test_the_bound_of_what_is_in_flight_refuses_with_a_certain_outcome(world: World) -> None:
-    world.local._group_hot_bytes_max = world.local.hot_bytes_max = 1 << 30
+    world.local.memory.group_bytes_max = world.local.memory.bytes_max = 1 << 30
     await world.create(A)
     big = b"x" * (HOT_BYTES_PER_GROUP // 4)
     sent = [world.send(Append(A, world.clock.ms, "text/plain", Batch(0, 1, big, 0))) for _ in range(12)]
@@ -303,7 +303,7 @@ async def test_the_bound_of_what_is_in_flight_refuses_with_a_certain_outcome(wor
 
 @story
 async def test_the_setting_alone_bounds_hot_bytes(world: World) -> None:
-    world.local._group_hot_bytes_max = HOT_BYTES_PER_GROUP + 10
+    world.local.memory.group_bytes_max = HOT_BYTES_PER_GROUP + 10
     await world.create(A)
     for _ in range(2):
         assert (await world.append(A, b"x" * (HOT_BYTES_PER_GROUP // 2))).code == Code.OK
@@ -314,7 +314,7 @@ async def test_the_setting_alone_bounds_hot_bytes(world: World) -> None:
 @story
 async def test_what_is_on_its_way_counts_against_the_bound_of_its_group(world: World) -> None:
     size = 1000
-    world.local._group_hot_bytes_max = 5 * size
+    world.local.memory.group_bytes_max = 5 * size
     other = name_in(2 if world.service.group_of(A) != 2 else 3)
     await world.create(A)
     await world.create(other)
@@ -323,12 +323,12 @@ async def test_what_is_on_its_way_counts_against_the_bound_of_its_group(world: W
     for name in (A, other):
         machine = world.local.machines[world.service.group_of(name)]
         assert 3 * size <= machine.hot_bytes <= 5 * size
-    assert [reply.code for reply in replies].count(Code.OK) * size == world.local.hot_bytes
+    assert [reply.code for reply in replies].count(Code.OK) * size == world.local.memory.bytes
 
 
 @story
 async def test_a_repeat_is_answered_as_one_at_the_bound(world: World) -> None:
-    world.local._group_hot_bytes_max = 4
+    world.local.memory.group_bytes_max = 4
     await world.create(A)
     assert (await world.append(A, b"1234", producer=Producer("p", 0, 0))).code == Code.OK
     assert (await world.append(A, b"1234", producer=Producer("p", 0, 0))).code == Code.DUPLICATE

@@ -56,6 +56,22 @@ async def test_readers_that_come_while_a_writer_writes_miss_nothing(node: Node, 
 
 
 @node_story
+async def test_a_tail_watch_carries_numbers_only_between_cores(node: Node) -> None:
+    here, there = node.worlds
+    await here.create(THERE)
+    watcher, (_, reader) = Listener(), await attached(here, THERE)
+    facts = await here.service.attach(THERE, watcher, numbers=True)
+    assert isinstance(facts, Facts)
+    await here.append(THERE, b"abc")
+    await until(lambda: watcher.events and reader.events)
+    assert [(event.record, event.byte, bytes(event.payload)) for event in watcher.events] == [(1, 3, b"")]
+    assert [bytes(event.payload) for event in reader.events] == [b"abc"]
+    here.service.detach(facts.uid, watcher)
+    here.service.detach(facts.uid, reader)
+    await until(lambda: len(there.local.feeds) == 0)
+
+
+@node_story
 async def test_many_readers_are_one_subscription_and_the_last_one_ends_it(node: Node) -> None:
     here, there = node.worlds
     await here.create(THERE)
@@ -85,8 +101,8 @@ async def test_a_client_that_leaves_while_it_is_attached_leaves_nothing(node: No
             break
     else:
         await until(lambda: len(there.local.feeds) == 0)
-        tails = here.service._tails
-        assert tails is not None and not tails._tails and not tails._names and not len(tails._feeds)
+        tails = here.service._tails[False, False]
+        assert not tails._tails and not tails._names and not len(tails._feeds)
 
 
 @node_story

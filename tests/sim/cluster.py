@@ -160,16 +160,18 @@ class Node:
         self.forwarding.start()
         assert self.engine.residence is not None
         self.core.on_dropped += [self.forwarding.gone, self._forget]
-        self.steering = Reconfiguration(self.engine.service, self.core)
-        self.placing = PlacementReconciler(self.core, self.engine.residence, self.steering, self.forwarding.whereabouts, range(GROUPS + 1))
-        self.spawn(self.placing.run())
+        self.reconfiguration = Reconfiguration(self.engine.service, self.core)
+        self.reconciler = PlacementReconciler(
+            self.core, self.engine.residence, self.reconfiguration, self.forwarding.whereabouts, range(GROUPS + 1)
+        )
+        self.spawn(self.reconciler.run())
         world.tell(self)
         self.core.on_leadership += [self._led, self.forwarding.led]
         self.forwarding.demand.many, self.forwarding.demand.most = world.follow
         self.core.leadership.follow(self.forwarding.demand, self.forwarding.whereabouts.may_lead, self.forwarding.core_at)
         self.core.leadership.listen(self.way)
         self.engine.repairer.join(self.way, others_of(self.core, self.forwarding.core_at))
-        self.core.on_applied = self._applied
+        self.core.on_applied, self.core.watched = self._applied, (0,)
         loop = asyncio.get_running_loop()
         self.heard = dict.fromkeys(world.nodes, loop.time())
         self.lost, self.lives, self.stamps, self.parts = set(), {}, {}, {}
@@ -179,7 +181,7 @@ class Node:
         tier = None if world.store is None else SimTier(self.engine, world.store, self.way)
         self.tasks.update(() if tier is None else tier.tasks())
         self.door = Door(self, None if tier is None else tier.store)
-        self._pulse(self.life)
+        self._keepalive(self.life)
 
     def _fatal(self, life: int, error: BaseException) -> None:
         """A disk that fails is the end of this life; anything else is a defect."""
@@ -261,8 +263,8 @@ class Node:
 
     @property
     def remembers(self) -> bool:
-        """Whether no group of it is forgetful."""
-        return self.alive and not any(member.raft.forgetful for member in self.core.members.values())
+        """Whether no group of it is amnesiac."""
+        return self.alive and not any(member.raft.amnesiac for member in self.core.members.values())
 
     def _applied(self, group: int, command: Command, reply: Reply) -> None:
         stamp = getattr(command, "now_ms", 0)
@@ -289,7 +291,7 @@ class Node:
             known = self.world.leaders.setdefault((group, status.term), self.number)
             assert known == self.number, f"group {group} has two leaders in term {status.term}: {known} and {self.number}"
 
-    def _pulse(self, life: int) -> None:
+    def _keepalive(self, life: int) -> None:
         if life != self.life or not self.alive:
             return
         loop, world = asyncio.get_running_loop(), self.world
@@ -299,24 +301,24 @@ class Node:
                 world.deliver(self, other.number, partial(other.hear, self.number, life, self.greeter.said()))
                 if other.number not in self.lost and loop.time() - self.heard.setdefault(other.number, loop.time()) > SILENCE_SECONDS:
                     self.lost.add(other.number)
-                    self.core.peer_lost(other.number, self.clock.ms_of(self.heard[other.number]))
+                    self.core.peers.lost(other.number, self.clock.ms_of(self.heard[other.number]))
         self.levels.look()
-        loop.call_later(PULSE_SECONDS, self._pulse, life)
+        loop.call_later(PULSE_SECONDS, self._keepalive, life)
 
     def hear(self, peer: int, life: int, said: Greeting) -> None:
         """A sign of life. A new life is a loss and a find."""
         if not self.greeter.lets_in(self.world.nodes[peer], said):
             return
         if self.lives.get(peer, life) != life:
-            self.core.unreachable(peer)
-            self.core.peer_lost(peer)
+            self.core.peers.unreachable(peer)
+            self.core.peers.lost(peer)
             self.lost.add(peer)
         self.lives[peer] = life
         self.heard[peer] = asyncio.get_running_loop().time()
         if peer in self.lost:
             self.lost.discard(peer)
             self.core.leadership.found(peer)
-            self.core.peer_found(peer)
+            self.core.peers.found(peer)
 
     # --- what clients do
 
@@ -456,7 +458,7 @@ class World(Network, Steered, Copied):
 
         def hear() -> None:
             if node.alive and node.life == life:
-                node.process.hand(lambda: node.placing.adopt(newest))
+                node.process.hand(lambda: node.reconciler.adopt(newest))
 
         if newest.epoch:
             asyncio.get_running_loop().call_later(self.random.expovariate(10), hear, context=NOBODY)
@@ -503,7 +505,7 @@ class World(Network, Steered, Copied):
             node.slow, node.process.slow_seconds = None, 0.0
 
     def leader(self, group: int) -> Node | None:
-        return next((node for node in self.alive() if node.core.leads(group)), None)
+        return next((node for node in self.alive() if node.core.is_leader(group)), None)
 
     def group_of(self, name: str) -> int:
         return self.nodes[1].engine.service.group_of(name)

@@ -92,10 +92,10 @@ class Greeter:
     def __init__(self, node: Node, journal: Journal) -> None:
         self._node, self._journal = node, journal
         about = Hello(4, 4, "sim", node.world.history, 0, node.number, 0, 1, "")
-        self._hello = msgspec.structs.replace(about, journal=journal.begun, opened=journal.opened, life=node.life)
+        self._hello = msgspec.structs.replace(about, journal=journal.begun, opened=journal.opened, incarnation=node.life)
         self._kept = asyncio.get_running_loop().time()
-        self.recollection = PeerJournalPositions()
-        self.recollection.take(copy.deepcopy(node.disk.others))
+        self.peer_positions = PeerJournalPositions()
+        self.peer_positions.restore(copy.deepcopy(node.disk.others))
         self.met: set[tuple[int, int]] = set()
 
     def said(self) -> Greeting:
@@ -104,17 +104,17 @@ class Greeter:
     def lets_in(self, sender: Node, said: Greeting) -> bool:
         """Both let each other in, if the sender still lives as it did."""
         hello, synced = said
-        if (hello.node, hello.life) not in self.met:
-            if self.recollection.keep_out(hello):
-                self._node.world.is_older(sender, hello.life)
+        if (hello.node, hello.incarnation) not in self.met:
+            if self.peer_positions.rejection(hello):
+                self._node.world.is_older(sender, hello.incarnation)
                 return False
-            if sender.alive and sender.life == hello.life and sender.greeter.recollection.keep_out(self._hello):
-                self._node.world.is_older(self._node, self._hello.life)
+            if sender.alive and sender.life == hello.incarnation and sender.greeter.peer_positions.rejection(self._hello):
+                self._node.world.is_older(self._node, self._hello.incarnation)
                 return False
-            self.recollection.greet(hello)
-            self.met.add((hello.node, hello.life))
-        self.recollection.hear(address(hello.node, 0), hello.journal, synced)
+            self.peer_positions.record_accepted(hello)
+            self.met.add((hello.node, hello.incarnation))
+        self.peer_positions.record_synced(address(hello.node, 0), hello.journal, synced)
         now = asyncio.get_running_loop().time()
-        if self.recollection.dirty and now - self._kept > KEEP_SECONDS:
-            self._node.disk.others, self.recollection.dirty, self._kept = copy.deepcopy(self.recollection.give()), False, now
+        if self.peer_positions.dirty and now - self._kept > KEEP_SECONDS:
+            self._node.disk.others, self.peer_positions.dirty, self._kept = copy.deepcopy(self.peer_positions.saved()), False, now
         return True

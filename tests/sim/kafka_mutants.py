@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from sim.code_edits import edited_function
-from sim.knobs import Knobs
 
 from polynya.stream.rules import kafka_writes
 
@@ -53,4 +52,3 @@ KAFKA: dict[str, tuple[Any, str, Any]] = {
         ),
     ),
 }
-KAFKA_CAUGHT_BY = dict.fromkeys(KAFKA, ("kafka", Knobs(1))) | {"a gap in a Kafka producer's batches is taken": ("kafka", Knobs(3))}

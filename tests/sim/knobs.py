@@ -62,7 +62,7 @@ CONSTANTS: dict[str, tuple[tuple[ModuleType, ...], str, Choices]] = {  # bounds 
     "BATCHES": ((encoding,), "BATCHES", (0, 20)),
     "AT_ONCE": ((capturing,), "AT_ONCE", (0,)),
     "COPY_BYTES": ((snapshotter,), "COPY_BYTES", (1, 200)),
-    "PATIENCE": ((snapshotter,), "PATIENCE", (1,)),
+    "PATIENCE": ((snapshotter,), "SKIPS_AFTER_FAILURE", (1,)),
     "PIECE_BYTES": ((transfer,), "PIECE_BYTES", (7, 100)),
     "PACKED_MAX": ((catch_up,), "PACKED_MAX", (1,)),
     "PACKED_SECONDS": ((catch_up,), "PACKED_SECONDS", (0.3,)),

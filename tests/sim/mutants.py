@@ -12,16 +12,12 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
-from sim.chaos import run_episode
 from sim.code_edits import Stale, edited_function
 from sim.disk import SimDisk
-from sim.kafka import run_kafka
-from sim.kafka_mutants import KAFKA, KAFKA_CAUGHT_BY
+from sim.kafka_mutants import KAFKA
 from sim.knobs import Knobs
-from sim.moves import run_moves
+from sim.known_catches import CAUGHT_BY, SEEDS, STORIES, TRIED, Known
 from sim.mutant_runs import TESTS, check_fault, failing_test, serve, watched
-from sim.planned import run_planned
-from sim.swarm import run_swarm
 
 from polynya.admin.backup_routes import Backups
 from polynya.backup import pruning
@@ -115,8 +111,8 @@ def _without_producers() -> Callable[[Stream], Stream]:
     return lambda stream: msgspec.structs.replace(sound(stream), producers=None)
 
 
-async def _by_the_map_alone(placing: PlacementReconciler, group: int) -> bool:
-    await placing._residence.drop(group, told_ms=2**62)
+async def _by_the_map_alone(reconciler: PlacementReconciler, group: int) -> bool:
+    await reconciler._lifecycle.drop(group, told_ms=2**62)
     return True
 
 
@@ -141,7 +137,7 @@ def _claims_at_once(subscription: Subscription, command: SubscriptionEvent) -> C
 
 def _campaigns_at_once(raft: Raft) -> None:
     if raft.role is not Role.LEADER and election.may_campaign(raft):
-        raft.sleeping = False
+        raft.quiescent = False
         election._campaign(raft, forced=False)
 
 
@@ -213,7 +209,6 @@ def _nobody_is_running() -> Callable[..., Awaitable[tuple[set[str], list[str]]]]
     return running
 
 
-MACHINE_STORY = "stream/test_stories.py::test_story"
 MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by what
     "a read asks nobody": (ReplicatedEngine, "linearize", _at_once),
     "a lease has no end": (reading, "has_lease", lambda raft: raft.role is Role.LEADER),
@@ -400,7 +395,7 @@ NOTICED: dict[str, tuple[Any, str, Any]] = {  # by a test (`STORIES`), where a s
         "_capture",
         edited_function(Backups._capture, "await service.local.linearize(number)", "pass"),
     ),
-    "an older copy of a node's data is let in": (PeerJournalPositions, "lacks", lambda recollection, hello: ""),
+    "an older copy of a node's data is let in": (PeerJournalPositions, "lacks", lambda positions, hello: ""),
     # … of evictions, of backups, and of what a recovery finds
     "a stream that was evicted and trimmed is recovered with what was trimmed": (
         store_recovery.whole_again,
@@ -427,63 +422,6 @@ NOTICED: dict[str, tuple[Any, str, Any]] = {  # by a test (`STORIES`), where a s
     ),
     "a backup does not look again at what it counts on": (taking.BackupWriter, "_look_again", _nothing),
 }
-STORIES = {  # the test that notices it, where there is one
-    "data goes by the map alone": "replica/test_cluster_moves.py::test_an_old_map_costs_nobody_their_data",
-    "what was dropped is found again": "replica/test_cluster_moves.py::test_a_crash_between_any_two_steps_of_a_drop_leaves_a_replica_or_none",
-    "learners count, and one majority of two": "replica/test_cluster_moves.py::test_learners_are_not_counted",
-    "leads follow to nodes that lag": "replica/test_cluster_follow.py::test_a_node_that_lags_does_not_get_it_and_holds_nobody_up",
-    "leads stay where their writers are, however they came there": (
-        "replica/test_cluster_follow.py::test_a_lead_that_a_failure_moved_goes_back_while_clients_write_that_go_where_it_is"
-    ),
-    "leads follow at once from where they were put": (
-        "replica/test_cluster_follow.py::test_a_lead_that_was_just_put_somewhere_stays_there_for_a_while"
-    ),
-    "a lease is judged by the time of the last turn": (
-        "replica/test_cluster_faults.py::test_what_was_asked_of_a_node_that_stands_still_is_answered_by_what_is_true_then"
-    ),
-    "a lease takes no account of clocks that drift": (
-        "replica/test_cluster_faults.py::test_a_lease_outlives_no_promise_however_wrong_the_clocks_may_be"
-    ),
-    "a leader that hears nobody leads on": "replica/test_cluster_faults.py::test_others_lead_when_a_leader_is_cut_off[in]",
-    "a snapshot has its name before it is synced": "replica/test_cluster_faults.py::test_a_node_comes_back_wherever_it_dies",
-    "a segment is written to before its name is synced": "replica/test_cluster_faults.py::test_a_node_comes_back_wherever_it_dies",
-    **{
-        name: f"replica/test_cluster_revealed.py::test_it_ends_well[{name}]"
-        for name in (
-            "who campaigns asks nobody first",
-            "who hears a leader votes for others",
-            "what was lost is not missed",
-            "what comes again cuts what came after",
-            "chunks that found no room are never sent again",
-            "log time follows each step of the wall's clock",
-            "what cannot be read is taken for zeros",
-            "a backup is of whoever believes to lead",
-        )
-    },
-    "an older copy of a node's data is let in": ("replica/test_cluster_copies.py::test_an_older_image_is_kept_out_and_nothing_is_lost[4]"),
-    "pins that are not confirmed pin nothing": f"{MACHINE_STORY}[an_unconfirmed_pin_keeps_what_its_fork_will_inherit]",
-    "a deleted source keeps nothing for forks that are not confirmed": (
-        f"{MACHINE_STORY}[an_unconfirmed_pin_keeps_what_its_fork_will_inherit]"
-    ),
-    "a stream that was evicted and trimmed is recovered with what was trimmed": (
-        "stream/test_salvage.py::test_an_evicted_stream_that_came_back_and_was_trimmed_goes_on_behind_the_trim"
-    ),
-    "requests do not wait for an eviction that is on its way": (
-        "service/test_eviction.py::test_an_eviction_that_overtakes_requests_is_not_seen"
-    ),
-    "a late eviction takes what has come back": (
-        "service/test_eviction.py::test_a_late_eviction_does_not_overtake_what_comes_behind_a_return"
-    ),
-    "old backups go though others are under way": (
-        "backup/test_taking_and_restoring.py::test_what_a_backup_under_way_has_brought_or_counts_on_stays"
-    ),
-    "old backups go though another one has begun": (
-        "backup/test_taking_and_restoring.py::test_a_backup_that_begins_while_old_ones_go_finds_what_it_counts_on"
-    ),
-    "a backup does not look again at what it counts on": (
-        "backup/test_taking_and_restoring.py::test_a_backup_whose_place_is_tidied_meanwhile_is_whole_or_none"
-    ),
-}
 
 
 @contextmanager
@@ -499,58 +437,6 @@ def mutated(name: str) -> Iterator[list[BaseException]]:
         yield raised
     finally:
         setattr(owner, attribute, sound)
-
-
-def _run(world: str, knobs: Knobs) -> object:
-    return RUN[world](knobs.seed, knobs=knobs)
-
-
-RUN: dict[str, Callable[..., object]] = {
-    "plain": run_episode,
-    "swarm": run_swarm,
-    "moves": run_moves,
-    "planned": run_planned,
-    "kafka": run_kafka,
-}
-TRIED = ("plain", "swarm", "moves")
-SEEDS = 40  # of each kind
-SLICED = Knobs(1, {"SLICE_BYTES": 1, "PASSES": 1, "BATCHES": 0}, {}, {"slice_seconds": 0.1, "snapshot_bytes": 1024, "keep_bytes": 4096})
-CAUGHT_BY = {  # a world, and a seed with the usual bounds or its own, that are known to catch it, when none of the first few does
-    "a lease has no end": ("swarm", Knobs(1)),
-    "proposals are taken before the own term's entry": ("moves", Knobs.draw(1)),
-    "segments go that the log needs": ("moves", Knobs(3)),
-    "a 409 is taken for one's own earlier try": ("swarm", Knobs(4)),
-    "packs are deleted that are needed": ("swarm", Knobs(0)),
-    "a snapshot leaves out who produced": ("swarm", Knobs(0)),
-    "a vote counts that is none": ("moves", Knobs.draw(8)),
-    "damage is cut as if it were a torn tail": ("swarm", Knobs(10)),
-    "a snapshot lacks what changed in its last pass": ("swarm", SLICED),
-    "a snapshot lacks what changed behind its last slice": ("swarm", SLICED),
-    "only the last portion of payload is copied": ("moves", Knobs.draw(6)),
-    "a page that ends in the middle says that it is the last": ("plain", Knobs.draw(1)),
-    "an equal Stream-Seq is taken": ("swarm", Knobs.draw(1)),
-    "an older epoch is taken": ("swarm", Knobs.draw(2)),
-    "a list leaves out what is new": ("swarm", Knobs.draw(0)),
-    "a trim cuts at the record before": ("swarm", Knobs.draw(1)),
-    "a deleted source keeps nothing for its forks": ("swarm", Knobs.draw(4)),
-    "a lease is given twice": ("swarm", Knobs.draw(14)),
-    "news that a node had when it died are told by nobody": ("swarm", Knobs.draw(1)),
-    "a webhook is done with what came after": ("swarm", Knobs.draw(1)),
-    "a recovery looks for no packs that came after the copies": ("swarm", Knobs.draw(20)),
-    "a restore goes on at the numbers of what was lost": ("swarm", Knobs.draw(3)),
-    "a restore knows no producers": ("swarm", Knobs.draw(3)),
-    "packs that no log knows are kept for ever": ("swarm", Knobs.draw(14)),
-    "reads do not count where a node follows": ("swarm", Knobs.draw(6086)),
-    "a stream ends when it was not read for half of its time": ("swarm", Knobs.draw(1)),
-    "what is young is trimmed": ("swarm", Knobs.draw(24)),
-    "less is kept than is to be": ("swarm", Knobs.draw(24)),
-    "wakes are announced to nobody": ("swarm", Knobs.draw(8)),
-    "groups are not told of subscriptions that are gone": ("swarm", Knobs.draw(8)),
-    "a stream that is taken off a subscription stays linked": ("swarm", Knobs.draw(31)),
-    "pins that are not confirmed pin nothing": ("swarm", Knobs.draw(18)),
-    "what is together in one zone stays so": ("planned", Knobs.draw(1)),
-    "what a put without an answer brought is another's": ("swarm", Knobs.draw(8)),
-} | KAFKA_CAUGHT_BY
 
 
 def caught(name: str) -> str:
@@ -571,12 +457,12 @@ def _caught(name: str, raised: list[BaseException]) -> str:
         if not fault or name in NOTICED:
             return found
     known = [CAUGHT_BY[name]] if name in CAUGHT_BY else []
-    for world, knobs in (*known, *((world, Knobs.draw(seed)) for seed in range(SEEDS) for world in TRIED)):
+    for tried in (*known, *(Known(world, Knobs.draw(seed)) for seed in range(SEEDS) for world in TRIED)):
         try:
-            _run(world, knobs)
+            tried.run()
         except Exception as fault:
             check_fault(fault)
-            seed = f"seed {knobs.seed} of the {world} world: {str(fault).splitlines()[:1]}"
+            seed = f"seed {tried.knobs.seed} of the {tried.world} world: {str(fault).splitlines()[:1]}"
             return f"{seed}; {found}" if found else seed
         if raised:
             break

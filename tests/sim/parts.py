@@ -224,7 +224,7 @@ def reached(nodes: Iterable[Node]) -> list[object]:
 
 def held_by(raft: Raft) -> int:
     """Up to which entry its disk has them, in a snapshot or behind it; anything may be of one whose disk was lost, or that gets a snapshot."""
-    busy = raft.forgetful or raft.learning or raft.installing is not None or raft.reset is not None or not raft.durable
+    busy = raft.amnesiac or raft.learning or raft.installing is not None or raft.reset is not None or not raft.durable
     return 1 << 62 if busy else max(raft.durable, raft.snapshot.index)
 
 

@@ -106,7 +106,7 @@ class PlannedWorld(World):
                 node.kill(power=0.0)
                 node.gone = True
             else:
-                node.process.hand(lambda: node.placing.adopt(newest))
+                node.process.hand(lambda: node.reconciler.adopt(newest))
 
         asyncio.get_running_loop().call_later(self.random.expovariate(10), hear, context=NOBODY)
 
@@ -205,10 +205,10 @@ class Planned(Moves):
                 pass
             case ChangeVoters(group, _, configuration):
                 node = random.choice(world.alive())
-                await node.process.drive(node.steering.change(group, configuration))
+                await node.process.drive(node.reconfiguration.change(group, configuration))
             case TransferLeadership(group, _, to):
                 node = random.choice(world.alive())
-                await node.process.drive(node.steering.transfer(group, to))
+                await node.process.drive(node.reconfiguration.transfer(group, to))
             case RemoveNode(number) if world.now.nodes[number].state == NodeState.LEAVING:
                 self.note(f"node {number} is removed")
                 self.removed += 1

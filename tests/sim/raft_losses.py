@@ -26,7 +26,7 @@ from polynya.raft import Configuration, HardState, Message
 from polynya.raft.membership import possible
 
 DEAF_MS = 1500
-FORGETFUL = HardState(forgetful=True)
+FORGETFUL = HardState(amnesiac=True)
 SIZES = ((1, 2, 3), (1, 2, 3), (1, 2), (1, 2, 3, 4, 5))
 
 
@@ -139,7 +139,7 @@ class Seconds(Births):
             self.second = self.draw.choice([node for node in self.voters if node != self.first])
             self.lose(self.second)
             self.begin(self.second)
-        elif not self.first and self.world.checks.committed_last > 4 and not any(member.live.forgetful for member in up):
+        elif not self.first and self.world.checks.committed_last > 4 and not any(member.live.amnesiac for member in up):
             for member in up:
                 member.take_snapshot()
             while self.down:
@@ -151,10 +151,10 @@ class Seconds(Births):
     def may_go(self) -> bool:
         """Whether the first has heard all, and a majority has something above all that it was told of."""
         first = self.world.members[self.first].live
-        if first.forgetful and (first.unheard or first.patient_ms):
+        if first.amnesiac and (first.awaiting_term or first.election_holdoff_until_ms):
             return False
         have = [raft.log.term(raft.durable) or 0 for raft in (member.live for member in self.up())]
-        return sum(term > first.recalled_term for term in have) > len(self.voters) // 2
+        return sum(term > first.reported_term for term in have) > len(self.voters) // 2
 
     def crash(self) -> None:
         if not self.first:
@@ -220,7 +220,7 @@ class Moves(Births):
 
     @staticmethod
     def forgets(member: Member) -> bool:
-        return member.live.forgetful or member.disk.hard_state.forgetful
+        return member.live.amnesiac or member.disk.hard_state.amnesiac
 
     def come_and_go(self) -> None:
         """Who is to be a member is there; who is none, by the word of a leader whose configuration is settled, has nothing some time later."""

@@ -37,7 +37,7 @@ class Steered:
         and OutcomeUnknown. `still`: whether the controller lives."""
         goal = self.map.goals[group]
         drive = node.process.drive
-        status = await drive(node.steering.status(group))
+        status = await drive(node.reconfiguration.status(group))
         known = status.configuration
         if goal != self.map.goals[group] or not status.settled or not still():
             return False
@@ -49,10 +49,10 @@ class Steered:
         new = set(goal) - set(known.voters)
         if new - set(known.learners):
             stay = tuple(each for each in readers if each in known.readers and each not in new)
-            await drive(node.steering.change(group, Configuration(known.voters, (), tuple(new), stay)))
+            await drive(node.reconfiguration.change(group, Configuration(known.voters, (), tuple(new), stay)))
         else:
             readers = tuple(each for each in readers if each not in goal)
-            await drive(node.steering.change(group, Configuration(goal, (), (), readers)))
+            await drive(node.reconfiguration.change(group, Configuration(goal, (), (), readers)))
         return False
 
     async def wait_placed(self, seconds: float = 60.0) -> None:

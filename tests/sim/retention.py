@@ -16,7 +16,7 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.service.api import Facts, Page, ReadQuery
 from polynya.stream.commands import Retention, SetRetention
 from polynya.stream.replies import Code
-from polynya.stream.rules.eviction import ghost_of
+from polynya.stream.rules.eviction import evicted_view
 from polynya.stream.rules.retention import cut_of
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Keeps:
         if leader is None:
             return f"nobody leads the group of {name}"
         machine = leader.engine.local.machines[self._world.group_of(name)]
-        stream, now_ms = machine.streams.get(name) or ghost_of(machine, name), leader.engine.service.now_ms()
+        stream, now_ms = machine.streams.get(name) or evicted_view(machine, name), leader.engine.service.now_ms()
         assert stream is not None, f"{name} is not there on node {leader.number}"
         over = retention.age_seconds is not None and stream.first_record < stream.next_record
         if name in machine.streams:

@@ -30,6 +30,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from chaos.totals import Simulation  # noqa: E402  (not a part of the package)
 
 SHOWN = 25  # of the last events of an episode that failed
+KINDS: dict[str, type[Episode]] = {  # of worlds that are no swarm, by the option that chooses one
+    "readers": Readers, "returns": Returns, "moves": Moves, "copies": Copies, "planned": Planned,
+    "kafka": KafkaEpisode,
+}  # fmt: skip
 
 
 class Totals(Simulation):
@@ -99,7 +103,7 @@ def main() -> int:
 
 def _flag(options: argparse.Namespace) -> str:
     """Of the kinds that are no swarm."""
-    return next((name for name in ("readers", "returns", "moves", "copies", "planned", "kafka") if getattr(options, name)), "")
+    return next((name for name in KINDS if getattr(options, name)), "")
 
 
 def _alone(seed: int, options: argparse.Namespace, totals: Totals) -> Totals:
@@ -126,9 +130,7 @@ def _alone(seed: int, options: argparse.Namespace, totals: Totals) -> Totals:
 
 def _run(seed: int, options: argparse.Namespace, totals: Totals) -> None:
     flag = _flag(options)
-    kind = {"readers": Readers, "returns": Returns, "moves": Moves, "copies": Copies, "planned": Planned, "kafka": KafkaEpisode}.get(
-        flag, Episode if options.plain else SwarmEpisode
-    )
+    kind = KINDS.get(flag, Episode if options.plain else SwarmEpisode)
     episode = kind(seed, options.mishaps)
     began = perf_counter()
     try:

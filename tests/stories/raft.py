@@ -196,7 +196,7 @@ class Story:
         for number in plain:
             raft = self.member(number).live
             entries = " ".join(text_of(entry) for entry in raft.log.entries(raft.log.cached, raft.log.last + 1))
-            asleep = " asleep" if raft.sleeping else ""
+            asleep = " asleep" if raft.quiescent else ""
             self.say(
                 f"{number} {raft.role.name.lower()}{asleep} term={raft.term} vote={raft.vote} commit={raft.commit} durable={raft.durable}"
             )

@@ -417,8 +417,8 @@ class _Story:
         parts += [word for word, true in (("closed", stream.closed), ("deleted", stream.deleted)) if true]
         if stream.first_record:
             parts.append(f"first={stream.first_record}_{stream.first_byte}")
-        if stream.front is not None:
-            parts.append(f"past={index.count(stream.front.past)}{' detached' if stream.front.detached else ''}")
+        if stream.extras is not None:
+            parts.append(f"past={index.count(stream.extras.past)}{' detached' if stream.extras.detached else ''}")
         parts.append(f"hot={len(stream.hot or ())} cold={index.count(stream.cold)}")
         for attempt, pin in (stream.pins or {}).items():
             parts.append(f"pin {attempt}@{pin.record}_{pin.byte}{'' if pin.confirmed else ' unconfirmed'}")

@@ -33,7 +33,7 @@ from polynya.stream.commands import (
 )
 from polynya.stream.read_plan import AT_BYTE, ReadRefused, Want
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.eviction import ghost_of, needed_by
+from polynya.stream.rules.eviction import evicted_view, needed_by
 from polynya.stream.state import index
 from polynya.stream.state.index import ENTRY_BYTES
 from polynya.stream.state.model import Stream
@@ -179,7 +179,7 @@ class AgainstLists(RuleBasedStateMachine):
         names = data.draw(st.lists(st.sampled_from(sorted(machine.streams)), max_size=4, unique=True))
         self.clock += 1
         for name in self.world.evict(group, names, self.clock):
-            naive, ghost = self.known[name], ghost_of(machine, name)
+            naive, ghost = self.known[name], evicted_view(machine, name)
             assert ghost is not None and machine.lookup(name) is None
             assert (ghost.next_record, ghost.next_byte, ghost.closed) == (len(naive.records), naive.bounds[-1], naive.closed)
             assert (ghost.first_record, ghost.first_byte) == (naive.first, naive.bounds[naive.first])

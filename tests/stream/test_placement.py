@@ -60,7 +60,7 @@ def test_a_birth_of_three_gives_every_node_everything_and_each_its_share_of_lead
 def test_a_birth_is_even(nodes: int, replicas: int) -> None:
     cluster = Meta(nodes, 60, replicas).map
     counts = [sum(number in cluster.replicas_of(group) for group in range(1, 61)) for number in range(1, nodes + 1)]
-    leads = [cluster.leads(number) for number in range(1, nodes + 1)]
+    leads = [cluster.leader_count(number) for number in range(1, nodes + 1)]
     assert max(counts) - min(counts) <= 2 and max(leads) - min(leads) <= 1
     assert {len(cluster.replicas_of(group)) for group in range(1, 61)} == {voters_wanted(replicas, nodes)}
     assert len(cluster.groups[0].voters) == voters_wanted(5, nodes)

@@ -115,7 +115,7 @@ def test_a_fork_whose_source_was_gone_when_it_was_copied_loses_what_it_inherited
     world, notes = copied.reborn()
     fork = world.machines[2].streams[TARGET]
     assert (fork.first_record, fork.first_byte) == (3, 3)
-    assert fork.front is not None and fork.front.detached
+    assert fork.extras is not None and fork.extras.detached
     assert [(note.name, note.record, note.end) for note in notes] == [(TARGET, 0, 3)]
 
 
@@ -154,7 +154,7 @@ def test_a_fork_of_records_that_its_source_has_not_got_loses_what_it_inherited()
         world, notes = copied.reborn()
         fork, source = world.machines[2].streams[TARGET], world.machines[1].streams[SOURCE]
         assert (fork.first_record, fork.first_byte) == (3, 3)
-        assert fork.front is not None and fork.front.detached
+        assert fork.extras is not None and fork.extras.detached
         assert not source.pins
         assert [(note.name, note.record, note.end) for note in notes] == [(TARGET, 0, 3)]
 
@@ -182,7 +182,7 @@ def test_a_fork_of_a_fork_that_loses_what_it_inherited_loses_it_too() -> None:
         world, notes = copied.reborn()
         last = world.machines[group].streams[f"{SOURCE}-2"]
         assert (last.first_record, last.first_byte) == (first, first)
-        assert (last.front is not None and last.front.detached) == (record == first)
+        assert (last.extras is not None and last.extras.detached) == (record == first)
         assert {(note.name, note.record, note.end) for note in notes} == {(TARGET, 0, 3), (f"{SOURCE}-2", 0, first)}
 
 

@@ -159,7 +159,7 @@ def test_an_evicted_stream_that_came_back_and_was_trimmed_goes_on_behind_the_tri
     lost.do("flush", "docs/a")
     image = decode_image(lost.copy)
     (whole,) = image.streams
-    ghost = msgspec.structs.replace(whole, cold=None, front=StreamExtras(evicted=Evicted(1, 0, 1, 0)))
+    ghost = msgspec.structs.replace(whole, cold=None, extras=StreamExtras(evicted=Evicted(1, 0, 1, 0)))
     image.streams = [ghost]
     salvage(image, {uid: lost.pieces[uid][1:]})
     whole_again(image, whole, ghost)

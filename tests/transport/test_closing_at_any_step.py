@@ -44,7 +44,7 @@ async def closed(first: list[Transport], second: list[Transport], asked: list[as
         await asyncio.gather(*(each.close() for each in second))
         while len(asyncio.all_tasks()) > 1:
             await asyncio.sleep(0)
-    assert not [each for each in first + second if each._house.guests]
+    assert not [each for each in first + second if each._connections.inbound]
     return sum(isinstance(answer, bytes) for answer in answers)
 
 

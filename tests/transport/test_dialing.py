@@ -94,11 +94,11 @@ async def visited(port: NodePort, place: tuple[str, int]) -> list[int]:
     opened: list[int] = []
     port.open()
     stop = threading.Event()
-    guests = [asyncio.create_task(asyncio.to_thread(knock, place, stop)) for _ in range(2)]
-    while not all(each.done() for each in guests):
+    inbound = [asyncio.create_task(asyncio.to_thread(knock, place, stop)) for _ in range(2)]
+    while not all(each.done() for each in inbound):
         await one_more(opened)
     stop.set()
-    await asyncio.gather(*guests)
+    await asyncio.gather(*inbound)
     await port.close()
     gc.collect()
     return opened

@@ -308,14 +308,14 @@ def test_who_may_come_in(other, names, reason):
 def test_a_stranger_is_refused_with_the_reason_in_both_logs_and_harms_nobody(tmp_path, caplog, settings, said):
     async def story():
         async with two_nodes(tmp_path) as (one, _two, _):
-            stranger = Node(tmp_path, 3)
-            await stranger.start({1: one.port}, **settings)
+            pending = Node(tmp_path, 3)
+            await pending.start({1: one.port}, **settings)
             await until(lambda: any(record.getMessage() == "a node was refused" for record in caplog.records))
             await until(lambda: any(record.getMessage() == "a node cannot be reached" for record in caplog.records))
-            assert stranger.seen == []
+            assert pending.seen == []
             assert await one.transports[0].call(address(2, 0), ECHO, b"well") == b"1.0: well"
-            await stranger.stop()
-            stranger.held.close()
+            await pending.stop()
+            pending.held.close()
         reasons = {record.getMessage(): record.reason for record in caplog.records if hasattr(record, "reason")}
         assert reasons["a node was refused"].startswith(said)
         assert reasons["a node cannot be reached"].startswith("it refuses this node: " + said)
@@ -347,10 +347,10 @@ def test_somebody_else_with_the_id_of_a_node_that_is_there_is_refused_and_named_
             twin = Node(tmp_path / "twin", 2)
             await twin.start({1: one.port}, life="another")
             await until(lambda: "every node needs its own id" in twin.transports[0].refusals.get(1, ""))
-            assert first.twins == {2: "127.0.0.1"} and one.seen == ["found 2"] and not twin.raft.is_there(1)
+            assert first.twins == {2: "127.0.0.1"} and one.seen == ["found 2"] and not twin.raft.is_up(1)
             assert await first.call(address(2, 0), ECHO, b"well") == b"1.0: well", "who was there goes on"
             await two.stop()
-            await until(lambda: twin.raft.is_there(1))
+            await until(lambda: twin.raft.is_up(1))
             await twin.stop()
             twin.held.close()
 
@@ -364,21 +364,21 @@ def test_a_node_that_is_added_is_met_and_one_that_is_removed_is_not_heard_any_mo
             three = Node(tmp_path, 3)
             await three.start({1: one.port, 2: two.port})
             (first,) = one.transports
-            assert not first.raft.is_there(3)
+            assert not first.raft.is_up(3)
             with pytest.raises(Unavailable, match="node 3 does not belong"):
                 await first.call(address(3, 0), ECHO, b"x")
             assert not first.send(address(3, 0), ECHO, b"x")
             first.add_node(3, ("127.0.0.1", three.port))
             first.add_node(3, ("127.0.0.1", three.port))
-            await until(lambda: first.raft.is_there(3) and three.raft.is_there(1))
+            await until(lambda: first.raft.is_up(3) and three.raft.is_up(1))
             assert await first.call(address(3, 0), ECHO, b"x") == b"1.0: x"
             first.raft.send(3, [b"m"])
             await until(lambda: (0, 1, [b"m"]) in three.heard)
             assert first.nodes == [2, 3]
             first.dismiss_node(3, 5)
-            assert first.raft.is_there(3)
+            assert first.raft.is_up(3)
             await first.remove_node(3)
-            assert not first.raft.is_there(3) and first.nodes == [2] and "lost 3" in one.seen
+            assert not first.raft.is_up(3) and first.nodes == [2] and "lost 3" in one.seen
             first.raft.send(3, [b"n"])  # is dropped
             with pytest.raises(Unavailable):
                 await first.call(address(3, 0), ECHO, b"x")
@@ -412,18 +412,18 @@ def test_a_removed_node_is_told_by_which_map_and_believes_no_other_cluster_s_nod
         await until(lambda: told)
         assert {(each.node, each.cluster, each.history, each.removed) for each in told} == {(1, "c", 1, 7)}
         await two.stop()
-        stranger = Node(tmp_path / "again", 2)
-        await stranger.start({1: one.port}, name="another")
+        pending = Node(tmp_path / "again", 2)
+        await pending.start({1: one.port}, name="another")
         heard = []
-        stranger.transports[0].on_removed = heard.append
+        pending.transports[0].on_removed = heard.append
         await until(lambda: any("belongs to the cluster another" in str(getattr(each, "reason", "")) for each in caplog.records))
         await until(lambda: any(str(getattr(each, "reason", "")).startswith("it refuses this node: it belongs") for each in caplog.records))
         assert heard == []
         await first.remove_node(2)  # nobody forgets why
         assert first._port is not None and first._port._dismissed == {2: 7}
-        for node in (one, stranger):
+        for node in (one, pending):
             await node.stop()
-        for node in (one, two, stranger):
+        for node in (one, two, pending):
             node.held.close()
 
     (tmp_path / "again").mkdir()
@@ -437,10 +437,10 @@ def test_a_removed_node_that_comes_by_a_one_way_road_is_put_out(tmp_path):
         async with one_way(tmp_path) as (one, two):
             told = []
             two.transports[0].on_removed = told.append
-            await until(lambda: two.raft.is_there(1))
+            await until(lambda: two.raft.is_up(1))
             one.transports[0].dismiss_node(2, 5)
             await one.transports[0].remove_node(2)
-            await until(lambda: told and not two.raft.is_there(1))
+            await until(lambda: told and not two.raft.is_up(1))
             assert told[0].removed == 5
 
     run(story())
@@ -477,10 +477,10 @@ async def _refuse_as_removed(wrong, reader, writer):
 def test_a_node_is_found_where_it_was_said_to_be_later(tmp_path):
     async def story():
         async with one_way(tmp_path) as (one, two):
-            await until(lambda: two.raft.is_there(1))
-            assert not one.raft.is_there(2)
+            await until(lambda: two.raft.is_up(1))
+            assert not one.raft.is_up(2)
             one.transports[0].add_node(2, ("127.0.0.1", two.port))
-            await until(lambda: one.raft.is_there(2))
+            await until(lambda: one.raft.is_up(2))
 
     run(story())
 

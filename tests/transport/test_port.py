@@ -23,18 +23,18 @@ def test_a_node_closes_though_somebody_is_just_coming_in(tmp_path, run):
         closing = []
 
         class Guests(set):
-            def add(self, guest):
-                super().add(guest)
+            def add(self, connection):
+                super().add(connection)
                 closing.append(asyncio.ensure_future(node.stop()))
 
-        house = node.transports[0]._house
-        house.guests = Guests()
+        connections = node.transports[0]._connections
+        connections.inbound = Guests()
         with socket.create_connection(("127.0.0.1", node.port)) as caller:
             caller.sendall(PREAMBLE.pack(MAGIC, 0, LANE_ASK))
             await until(lambda: closing)
             async with asyncio.timeout(20):
                 await closing[0]
-            assert not house.guests
+            assert not connections.inbound
             caller.settimeout(20)
             assert caller.recv(1) == b""
         node.held.close()

@@ -121,13 +121,13 @@ def test_cores_have_met_when_each_has_reached_the_other(tmp_path):
         await early.start()
         meeting = asyncio.create_task(early.wait_met())
         await asyncio.sleep(0.3)  # by now it looks for the other only now and then
-        assert not meeting.done() and early.strangers() == [1]
+        assert not meeting.done() and early.missing_cores() == [1]
         await late.start()
         async with asyncio.timeout(60):
             await late.wait_met()
             await meeting  # each knows of itself when it has met the other: not both in the same pass of the loop
         assert early.counters()["connected"] == late.counters()["connected"] == 1
-        assert early.strangers() == late.strangers() == []
+        assert early.missing_cores() == late.missing_cores() == []
         await early.close()
         await late.close()
 

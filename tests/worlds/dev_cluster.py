@@ -34,7 +34,7 @@ class DevCluster(Speaker):
         self._started: list[subprocess.Popen[bytes]] = []
 
     def wait_started(self) -> None:
-        wait_until(lambda: self._has("stop    Ctrl-C"), what="the cluster to be well", seconds=START_SECONDS)
+        wait_until(lambda: self._has("stop     Ctrl-C"), what="the cluster to be well", seconds=START_SECONDS)
         self.urls = re.findall(r"^  node \d+  (http\S+)", "".join(self.log), re.MULTILINE)
 
     def node(self, number: int) -> Path:

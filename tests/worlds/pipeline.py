@@ -192,7 +192,7 @@ class PipeWorld:
         return {table.name: table for table in listed}[name]
 
     def compact_here(self, *names: str) -> list[JobOutcome]:
-        """What `polynya compact` does, in this process and without Spark."""
+        """What `polynya table sync` does, in this process and without Spark."""
         coordinator = HttpCoordinator(self.node.admin, self.node.url, self.http)
         store = coordinator.tables()[0].store
         assert store is not None

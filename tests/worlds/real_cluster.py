@@ -22,6 +22,7 @@ JSON = {"Content-Type": "application/json"}
 AGAIN = (500, 502, 503, 504)  # nobody leads just now, or what became of it is not known
 ASK_SECONDS = 60.0
 STREAMS_TRIED = 200
+PAUSE_SECONDS = 0.02  # of a writer, after each record
 Answer = tuple[int, bytes, Mapping[str, str]]  # status, body, headers by names in any case
 
 
@@ -96,7 +97,9 @@ def run(*arguments: str, server: str, seconds: float = 60.0, **variables: str) -
 
 
 class Writer(threading.Thread):
-    """Appends numbers to one stream, by one node, each until it is acknowledged: an idempotent producer may ask again."""
+    """Appends numbers to one stream, by one node, each until it is acknowledged: an idempotent producer may ask again.
+
+    It pauses between two records: a test needs writers at work, and not a machine that does nothing else."""
 
     def __init__(self, url: str, name: str) -> None:
         super().__init__(daemon=True)
@@ -113,6 +116,7 @@ class Writer(threading.Thread):
                 return
             self.longest = max(self.longest, time.monotonic() - began)
             self.acknowledged += 1
+            self.stopping.wait(PAUSE_SECONDS)
 
     def _append(self, number: int) -> bool:
         headers = {"Producer-Id": "w", "Producer-Epoch": "0", "Producer-Seq": str(number)}

@@ -10,7 +10,7 @@ from polynya.stream.commands import Batch, ColdSlice, Command, Encoding, Evict, 
 from polynya.stream.machine import Machine
 from polynya.stream.read_plan import AT_BYTE, ColdPiece, HotPiece, ReadPlan, ReadRefused, Want, cut
 from polynya.stream.replies import Reply
-from polynya.stream.rules.eviction import ghost_of, ghosts, is_evictable, mark_of, slice_of, state_of, whole_of
+from polynya.stream.rules.eviction import evicted_view, ghosts, is_evictable, mark_of, slice_of, state_of, whole_of
 from polynya.stream.rules.retention import retention_of
 from polynya.stream.rules.trimming import past_of
 from polynya.stream.snapshots import deltas
@@ -133,7 +133,7 @@ class World:
     def bring(self, group: int, names: Iterable[str], now_ms: int = 0) -> None:
         """Back into memory, by a command that is sent twice."""
         machine = self.machines[group]
-        ghosts = [ghost for name in names if (ghost := ghost_of(machine, name)) is not None]
+        ghosts = [ghost for name in names if (ghost := evicted_view(machine, name)) is not None]
         command = Return([(ghost.name, ghost.uid, self._state(machine, ghost)) for ghost in ghosts], now_ms)
         assert self.apply(group, command).detail == list(range(len(ghosts)))
         assert self.apply(group, command).detail == []
@@ -141,7 +141,7 @@ class World:
     def copy(self, group: int, name: str) -> Stream:
         """The stream as it would be, if it is evicted; else the stream."""
         machine = self.machines[group]
-        ghost = ghost_of(machine, name)
+        ghost = evicted_view(machine, name)
         return machine.streams[name] if ghost is None else whole_of(ghost, self._state(machine, ghost))
 
     def _state(self, machine: Machine, ghost: Stream) -> bytes:
@@ -224,7 +224,7 @@ class _Page:
 def check_invariants(machine: Machine, states: Mapping[tuple[str, int], bytes] | None = None) -> None:
     """What the machine promises of its own state. `states`: of the blocks in the store."""
     assert not machine.streams.keys() & machine.evicted.keys()
-    assert all((stream.front is None or stream.front.evicted is None) for stream in machine.streams.values())
+    assert all((stream.extras is None or stream.extras.evicted is None) for stream in machine.streams.values())
     assert list(machine.streams) == [stream.name for stream in machine.by_uid.values()]
     assert machine.hot_bytes == sum(len(batch.payload) for _, hot in machine.flush_candidates() for batch in hot)
     slices: dict[str, int] = {}
@@ -296,4 +296,4 @@ def _check_front(machine: Machine, stream: Stream) -> None:
         assert cold is None or cold.record + cold.records > stream.first_record
     if stream.hot and not any(end > stream.hot[0].record for _, end in spans):
         assert stream.hot[0].record + stream.hot[0].records > stream.first_record
-    assert stream.front != StreamExtras()
+    assert stream.extras != StreamExtras()

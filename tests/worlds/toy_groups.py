@@ -173,6 +173,6 @@ class Toy:
         for number, record in self.map.nodes.items():
             assert record.state != NodeState.LEAVING or number in self.lost
             if record.state >= NodeState.DRAINING:
-                assert not self.map.leads(number) and number not in self.leaders.values()
+                assert not self.map.leader_count(number) and number not in self.leaders.values()
             if record.state >= NodeState.EMPTYING:
                 assert not any(number in configuration.voters for configuration in self.configurations.values())

@@ -24,7 +24,7 @@ from polynya.front.http.api.buckets import BucketRoutes
 from polynya.front.http.api.cluster import PATH as CLUSTER
 from polynya.front.http.api.cluster import ClusterActs, ClusterRoutes, act_of
 from polynya.front.http.api.sql import PATH as SQL_PATH
-from polynya.front.http.api.sql import QuestionRoute
+from polynya.front.http.api.sql import SqlRoute
 from polynya.front.http.api.tables import ReadObject, TableRoutes
 from polynya.front.http.api.tokens import TokenRoutes
 from polynya.front.http.auth.authorization import Authorizer
@@ -98,7 +98,7 @@ class Listeners:
         }
         guarded = {**handlers, CLUSTER + "/health": cluster.guarded_health}
         open_to = handlers if keeper.access is None else guarded
-        only_base = {SQL_PATH: QuestionRoute(routes, questions).handle, BUCKETS: buckets.list, **console_handlers()}
+        only_base = {SQL_PATH: SqlRoute(routes, questions).handle, BUCKETS: buckets.list, **console_handlers()}
         below = {
             "/v1/tables/": user,
             **self._base_acts(cluster, acts, admin, guarded=keeper.access is not None),

@@ -135,7 +135,7 @@ def of_groups(local: LocalGroups) -> Callable[[], Samples]:
             "polynya_packs": sum(len(machine.packs) for machine in machines),
             "polynya_index_slices": sum(held.slices for machine in machines for held in machine.held.values()),
             "polynya_live_readers": len(local.feeds),
-            "polynya_hot_refused_total": local.hot_refused,
+            "polynya_hot_refused_total": local.memory.refused,
             "polynya_streams_faulted": len(local.faulted),
             **{label("polynya_stream_faulted", stream=name): 1 for name in local.faulted.names},
         }

@@ -105,4 +105,4 @@ class SqlWorker:
 
 
 def _too_long(seconds: float) -> Failure:
-    return Failure("QUESTION_TOO_LARGE", f"the query exceeded its limit of {seconds:g} s or of memory; reduce it")
+    return Failure("SQL_TOO_LARGE", f"the query exceeded its limit of {seconds:g} s or of memory; reduce it")

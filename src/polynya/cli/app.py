@@ -17,48 +17,48 @@ from polynya.cli.terminal.process_exit import ProcessExit
 from polynya.files import keep_private
 
 VERBS = {  # name: (module, help line), in the order of --help
-    "serve": ("node.serve", "Start a node and serve until it is told to stop."),
-    "cluster": ("cluster.commands", "Look at a cluster, change it while it works, and start one here for development."),
+    "serve": ("node.serve", "Start a node and serve until SIGTERM or Ctrl-C."),
+    "cluster": ("cluster.commands", "Operate a cluster, or start one on this machine for development."),
     "create": ("streams.lifecycle", "Create a stream."),
     "append": ("streams.append", "Append records to a stream, from arguments or stdin."),
     "import": ("streams.import_stream", "Copy a stream from another server."),
-    "read": ("streams.read", "Read what a stream holds."),
-    "tail": ("streams.read", "Follow a stream as it grows."),
-    "info": ("streams.lifecycle", "Say what is known of a stream."),
+    "read": ("streams.read", "Read the records of a stream."),
+    "tail": ("streams.read", "Follow a stream: print new records as they arrive."),
+    "info": ("streams.lifecycle", "Show the properties of a stream."),
     "ls": ("streams.lifecycle", "List streams."),
-    "fork": ("streams.lifecycle", "Make a new stream that begins as another one."),
-    "close": ("streams.lifecycle", "Close a stream: nothing can be appended any more."),
+    "fork": ("streams.lifecycle", "Fork a stream: create one that begins with the records of another."),
+    "close": ("streams.lifecycle", "Close a stream: it accepts no more appends."),
     "rm": ("streams.lifecycle", "Delete streams."),
-    "sub": ("streams.subscriptions", "Have webhooks or workers woken by appends."),
-    "trim": ("streams.retention", "Forget the oldest records of a stream."),
-    "retention": ("streams.retention", "Say how much of a stream, or of a bucket's streams, is kept."),
-    "table": ("tables", "Make and list tables."),
-    "compact": ("tables", "Bring tables up to date now."),
-    "lake": ("tables", "Keep tables up to date."),
-    "sql": ("tables", "Ask a question of a table."),
-    "token": ("node.tokens", "Make, list and revoke access tokens."),
+    "sub": ("streams.subscriptions", "Manage subscriptions: appends wake webhooks or workers."),
+    "trim": ("streams.retention", "Delete the oldest records of a stream."),
+    "retention": ("streams.retention", "Set, show or clear the retention of a stream or a bucket."),
+    "table": ("tables", "Create, list and sync tables."),
+    "compact": ("tables", "Sync tables now: a second name of 'table sync'."),
+    "lake": ("tables", "Sync tables continuously."),
+    "sql": ("tables", "Run an SQL query over tables."),
+    "token": ("node.tokens", "Create, list and revoke access tokens."),
     "config": ("node.config", "Show and check the settings of a node."),
-    "context": ("remote.contexts", "Give servers names, and choose one of them."),
-    "bench": ("streams.bench", "Measure a node, and check what it stored."),
-    "doctor": ("diagnostics.doctor", "Check machine, settings and server; say what to do."),
-    "debug": ("diagnostics.bundle", "Gather what is needed to look into a problem."),
+    "context": ("remote.contexts", "Save servers under names, and choose the default server."),
+    "bench": ("streams.bench", "Measure a node, and verify the records that it stored."),
+    "doctor": ("diagnostics.doctor", "Check the machine, the settings and the server, and suggest fixes."),
+    "debug": ("diagnostics.bundle", "Collect diagnostics for support."),
     "man": ("man", "Print the man page."),
     "completion": ("completion", "Print the completion script of a shell."),
-    "backup": ("storage.backup", "Copy a cluster, or a node by itself, while it runs."),
-    "verify": ("storage.backup", "Look through a backup."),
-    "restore": ("storage.backup", "Begin a node or a cluster from a backup, or from its object store."),
-    "recover": ("storage.recover", "Bring single streams back out of a backup into a server that runs."),
-    "store": ("storage.store", "Check and clean the object store."),
-    "demo": ("demo.command", "Play the main job on real input, from streams to tables."),
+    "backup": ("storage.backup", "Back up a running cluster or single node."),
+    "verify": ("storage.backup", "Verify a backup: checksums and references."),
+    "restore": ("storage.backup", "Restore a node or a cluster from a backup or from the object store."),
+    "recover": ("storage.recover", "Restore single streams from a backup into a running server."),
+    "store": ("storage.store", "Verify and clean the object store."),
+    "demo": ("demo.command", "Run an end-to-end demo on real data, from streams to tables."),
 }
 EXIT_MEANINGS = {
     exits.OK: "done",
-    exits.REFUSED: "refused: the message says why",
+    exits.REFUSED: "refused: the message gives the reason",
     exits.USAGE: "the command line or a setting is wrong",
-    exits.UNREACHABLE: "the server cannot be reached, or cannot answer now: nothing was applied",
-    exits.UNKNOWN: "the outcome is unknown: it may or may not have been applied",
+    exits.UNREACHABLE: "the server is unreachable or unavailable: nothing was applied",
+    exits.UNKNOWN: "the outcome is unknown: the request may have been applied",
     exits.INTERRUPTED: "interrupted",
-    exits.BROKEN_PIPE: "the reader of the output went away",
+    exits.BROKEN_PIPE: "broken pipe: the reader of stdout exited",
 }
 _EXITS = "\n".join(f"  {code:<5}{meaning}" for code, meaning in EXIT_MEANINGS.items())
 EPILOG = f"""
@@ -67,10 +67,10 @@ Exit codes:
 {_EXITS}
 
 \b
-The server is that of --server or --context, else of POLYNYA_SERVER or
-POLYNYA_CONTEXT, else of the context in use ('polynya context'), else
-http://127.0.0.1:4437. The access token is that of POLYNYA_TOKEN or
-POLYNYA_TOKEN_FILE, else of the context.
+The server comes from --server or --context, else from POLYNYA_SERVER or
+POLYNYA_CONTEXT, else from the current context ('polynya context'), else it is
+http://127.0.0.1:4437. The access token comes from POLYNYA_TOKEN or
+POLYNYA_TOKEN_FILE, else from the context.
 Data goes to stdout, notices and errors to stderr.
 """
 
@@ -122,11 +122,11 @@ def cli() -> None:
 
     \b
     polynya serve                                    start a node here
-    polynya create orders                            make a stream of JSON records
+    polynya create orders                            create a stream of JSON records
     echo '{"item": 7}' | polynya append orders       append to it
     polynya tail orders --offset start               follow it
-    polynya table create orders --prefix orders      make it a table
-    polynya compact && polynya sql "select * from orders"
+    polynya table create orders --prefix orders      create a table of it
+    polynya table sync && polynya sql "select * from orders"
     """
 
 

@@ -11,9 +11,9 @@ import click
 import polynya
 
 _FILES = (
-    ("./polynya.toml", "The settings of a node, where --config names no other file."),
-    ("./polynya-data", "A node's data, where --data names no other folder."),
-    ("~/.config/polynya/contexts.toml", "The contexts; below XDG_CONFIG_HOME if that is set."),
+    ("./polynya.toml", "The settings of a node, unless --config names another file."),
+    ("./polynya-data", "A node's data, unless --data names another folder."),
+    ("~/.config/polynya/contexts.toml", "The contexts; under XDG_CONFIG_HOME if that is set."),
 )
 
 
@@ -34,7 +34,7 @@ def man_page() -> str:
     from polynya.config.settings import CLIENT_VARIABLES, PREFIX
 
     lines = [f'.TH POLYNYA 1 "" "polynya {_text(polynya.__version__)}" "User Commands"', ".SH NAME"]
-    lines += [r"polynya \- append and tail streams over HTTP, and find every stream again as a table"]
+    lines += [r"polynya \- append and tail streams over HTTP, and query every stream as a table"]
     lines += [".SH SYNOPSIS", r".B polynya", r"\fICOMMAND\fR [\fIOPTIONS\fR] [\fIARGUMENTS\fR]", ".SH DESCRIPTION"]
     lines += list(_body(inspect.cleandoc(cli.help or "")))
     lines += [".SH COMMANDS"]

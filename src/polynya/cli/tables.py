@@ -25,35 +25,44 @@ if TYPE_CHECKING:
     from polynya.lakehouse.coordinator import HttpCoordinator
     from polynya.lakehouse.worker import RunnerFactory
 
-NEEDS_LAKE = f"tables need more than the lean server: {INSTALL}"
+NEEDS_LAKE = f"tables need additional packages: {INSTALL}"
 NEXT_STEPS = {  # the step that follows each reported one
-    "planned": "starting Spark, looking at the records",
+    "planned": "starting Spark and inferring the schema",
     "schema": "writing the plan",
     "plan": "running the job in Spark",
     "ran": "writing the result",
     "result": "preparing the commit",
     "staged": "committing",
-    "pointer": "writing Delta's log",
-    "delta": "asking for the next plan",
-    "abandoned": "asking for a new plan",
+    "pointer": "writing the Delta log",
+    "delta": "requesting the next plan",
+    "abandoned": "requesting a new plan",
+}
+MILESTONES = {  # the steps that are shown without -v
+    "planned": "planned",
+    "ran": "converted",
+    "pointer": "committed",
+    "abandoned": "replanned",
+    "failed": "failed",
+    "stopped": "stopped",
 }
 master_option = click.option("--master", metavar="URL", default="", help="The Spark master. Default: all cores of this machine.")
+verbose_option = click.option("-v", "--verbose", is_flag=True, help="Print every step of the pipeline, with object keys.")
 
 
 @click.group("table", cls=CommandGroup)
 def table_command() -> None:
-    """Create and list tables: every stream under a prefix, as rows, in Iceberg and Delta at once."""
+    """Create, list and sync tables: every stream under a prefix, as rows, in Iceberg and in Delta."""
 
 
 @table_command.command("create")
 @click.argument("name")
-@click.option("--prefix", metavar="PREFIX", required=True, help="The streams whose names begin with it are in the table.")
+@click.option("--prefix", metavar="PREFIX", required=True, help="The table has all streams whose names start with PREFIX.")
 @as_json
 @server_option
 def table_create_command(client: Client, name: str, prefix: str, as_json: bool) -> None:
     """Create the table NAME of all current and future streams whose names start with a prefix.
 
-    It has rows once 'polynya compact' has run. Succeeds if the table exists with the same prefix.
+    It has rows after 'polynya table sync'. Succeeds if the table exists with the same prefix.
 
     \b
     polynya table create flights --prefix flights/
@@ -64,13 +73,11 @@ def table_create_command(client: Client, name: str, prefix: str, as_json: bool) 
     if as_json:
         output.json_line(_shown(answer.json()["table"]))
     else:
-        made = "created" if answer.status_code == 201 else "is there already"
-        output.notice(f"table {name} {made}; 'polynya compact {name}' fills it")
+        made = "created" if answer.status_code == 201 else "already exists"
+        output.notice(f"table {name} {made}; 'polynya table sync {name}' fills it")
         with suppress(exits.Ended):  # the token may not list streams
             if not client.names(prefix, limit=1)["streams"]:
-                output.notice(
-                    f"  no stream's name begins with '{prefix}' yet, so the table is empty until one does; 'polynya ls' lists them"
-                )
+                output.notice(f"  no stream name starts with '{prefix}' yet, so the table stays empty; 'polynya ls' lists the streams")
 
 
 @table_command.command("ls")
@@ -87,29 +94,30 @@ def table_ls_command(client: Client, as_json: bool) -> None:
     if as_json:
         output.json_line(tables)
     elif tables:
-        heads = ("name", "prefix", "streams", "rows", "dead", "behind", "iceberg", "delta")
+        heads = ("name", "prefix", "streams", "rows", "dead letters", "lag", "iceberg", "delta")
         keys = ("name", "prefix", "streams", "rows", "dead_rows")
         output.table(heads, [[*(table[key] for key in keys), _behind(table), table["iceberg"], table["delta"]] for table in tables])
         for table in tables:
             if trimmed := table.get("records_trimmed"):
-                output.notice(f"{table['name']}: {output.counted(trimmed, 'record')} had been trimmed before the table took them")
+                output.notice(f"{table['name']}: {output.counted(trimmed, 'record')} were trimmed before a job read them")
     else:
-        output.notice("no tables yet: 'polynya table create NAME --prefix PREFIX' makes one")
+        output.notice("no tables yet: 'polynya table create NAME --prefix PREFIX' creates one")
 
 
-@click.command("compact")
+@table_command.command("sync")
 @click.argument("tables", nargs=-1, shell_complete=complete_table)
 @master_option
+@verbose_option
 @as_json
 @server_option
-def compact_command(client: Client, tables: tuple[str, ...], master: str, as_json: bool) -> None:
+def sync_command(client: Client, tables: tuple[str, ...], master: str, verbose: bool, as_json: bool) -> None:
     """Sync TABLES (default: all) with Spark: they then hold everything acknowledged before the command.
 
     Safe to stop, repeat and run concurrently: every record becomes one row. With the embedded store it runs only on the server's machine.
 
     \b
-    polynya compact
-    polynya compact flights --master 'local[2]'
+    polynya table sync
+    polynya table sync flights --master 'local[2]'
     """
     with explained():
         check_packages()
@@ -117,8 +125,8 @@ def compact_command(client: Client, tables: tuple[str, ...], master: str, as_jso
         from polynya.lakehouse.worker import compact
 
         try:
-            with stop_on_signals(), steps("asking for a plan") as doing:
-                outcomes = compact(coordinator_of(client), tables, spark_factory(master), narrated(doing))
+            with stop_on_signals(), steps("requesting a plan") as doing:
+                outcomes = compact(coordinator_of(client), tables, spark_factory(master), narrated(doing, verbose=verbose))
         except Stopped as stopped:
             if str(stopped):
                 output.notice(f"stopped: {stopped}")
@@ -129,8 +137,16 @@ def compact_command(client: Client, tables: tuple[str, ...], master: str, as_jso
     elif not outcomes:
         output.notice("nothing new: all tables are up to date")
     for done in outcomes:
-        dead = f", and {output.counted(done.dead_rows, 'row')} to {done.table.name}__dlq" if done.dead_rows else ""
-        output.notice(f"{done.table.name}: job {done.job} brought {output.counted(done.rows, 'row')}{dead}")
+        dead = f", and {output.counted(done.dead_rows, 'row')} to the dead letters ({done.table.name}__dlq)" if done.dead_rows else ""
+        output.notice(f"{done.table.name}: job {done.job} added {output.counted(done.rows, 'row')}{dead}")
+
+
+compact_command = click.Command(
+    "compact",
+    callback=sync_command.callback,
+    params=sync_command.params,
+    help="Sync TABLES (default: all): a second name of 'polynya table sync'.\n\n\b\npolynya compact flights",
+)
 
 
 @click.group("lake", cls=CommandGroup)
@@ -140,10 +156,11 @@ def lake_command() -> None:
 
 @lake_command.command("run")
 @click.argument("tables", nargs=-1, shell_complete=complete_table)
-@click.option("--interval", metavar="DURATION", type=SECONDS, default="1min", show_default=True, help="The pause between two rounds.")
+@click.option("--interval", metavar="DURATION", type=SECONDS, default="1min", show_default=True, help="The pause between two syncs.")
 @master_option
+@verbose_option
 @server_option
-def lake_run_command(client: Client, tables: tuple[str, ...], interval: float, master: str) -> None:
+def lake_run_command(client: Client, tables: tuple[str, ...], interval: float, master: str, verbose: bool) -> None:
     """Sync TABLES (default: all) repeatedly until SIGTERM or Ctrl-C, in one Spark session.
 
     'polynya serve --lake-interval 1min' runs this as a child of the server.
@@ -155,25 +172,26 @@ def lake_run_command(client: Client, tables: tuple[str, ...], interval: float, m
         check_pipeline()
         from polynya.lakehouse.worker import run_worker
 
-        run_worker(coordinator_of(client), tables, spark_factory(master), _progress, interval_seconds=interval)
+        run_worker(coordinator_of(client), tables, spark_factory(master), told(verbose=verbose), interval_seconds=interval)
 
 
 @click.command("sql")
-@click.argument("question")
+@click.argument("query")
 @as_json
 @server_option
-def sql_command(client: Client, question: str, as_json: bool) -> None:
+def sql_command(client: Client, query: str, as_json: bool) -> None:
     """Run a SELECT over tables; with --json print a list of rows. '-' reads the query from stdin.
 
-    Each table also exists as NAME__dlq, with the records that fit no column. The lag of a table behind its streams is printed on stderr.
-    "offset" is a keyword of SQL: put the column in double quotes. Large results are streamed, with the header every 1,000 rows.
+    Each table also exists as NAME__dlq with its dead letters: records that do not fit a column. The
+    lag of a table behind its streams is printed on stderr. "offset" is a keyword of SQL: put the
+    column in double quotes. Large results are streamed, with the header every 1,000 rows.
 
     \b
     polynya sql "select carrier, count(*) from flights group by carrier"
     polynya sql 'select stream, max("offset") from flights group by stream'
-    polynya sql --json - < question.sql
+    polynya sql --json - < query.sql
     """
-    statement = sys.stdin.read() if question == "-" else question
+    statement = sys.stdin.read() if query == "-" else query
     with explained():
         from polynya.lakehouse.sql import ask
 
@@ -236,18 +254,25 @@ def _behind(table: dict[str, Any]) -> str:
     return f"{output.counted(records, 'record')} ({table['behind_seconds']:,.0f} s) behind"
 
 
-def narrated(doing: Callable[[str], None]) -> Callable[[str, str], None]:
+def narrated(doing: Callable[[str], None], *, verbose: bool) -> Callable[[str, str], None]:
     """Print the steps of the pipeline, and pass the name of the next one to `doing`."""
+    show = told(verbose=verbose)
 
-    def tell(step: str, said: str) -> None:
-        _progress(step, said)
-        doing(NEXT_STEPS.get(step.partition("-")[0], "going on"))
+    def on_step(step: str, said: str) -> None:
+        show(step, said)
+        doing(NEXT_STEPS.get(step.partition("-")[0], "working"))
 
-    return tell
+    return on_step
 
 
-def _progress(step: str, said: str) -> None:
-    output.notice(f"  {step:<14}{said}")
+def told(*, verbose: bool) -> Callable[[str, str], None]:
+    """Return a function that prints a step: with `verbose` all of them, else the milestones."""
+
+    def show(step: str, said: str) -> None:
+        if verbose or step in MILESTONES:
+            output.notice(f"  {step if verbose else MILESTONES[step]:<14}{said}")
+
+    return show
 
 
 def _path(name: str) -> str:

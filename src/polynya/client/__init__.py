@@ -1,6 +1,6 @@
 """The Python client: read, follow and append to the streams of a server, from blocking or asyncio code.
 
-The protocol logic is sans-I/O (`calls`, `verbs`, `streams`, `reading`, `producing`, `workers`). An operation is a `Talk`, a generator
+The protocol logic is sans-I/O (`calls`, `verbs`, `streams`, `reading`, `producing`, `workers`). An `Operation` is a generator
 that yields effects (`messages`) and receives their results together with the time and a random number. A producer is a state machine
 without I/O. `blocking` and `aio` carry out the effects over HTTP (`http`).
 
@@ -13,12 +13,12 @@ Guarantees:
 * Workers of a group receive every record at least once.
 """
 
-from polynya.client.aio import AsyncClient, AsyncReader, AsyncStream
-from polynya.client.aio_producer import AsyncProducer, AsyncReceipt
-from polynya.client.aio_work import AsyncWork
-from polynya.client.blocking import Client, Reader, Stream
-from polynya.client.blocking_producer import Producer, Receipt
-from polynya.client.blocking_work import Work
+from polynya.client.aio.client import AsyncClient, AsyncReader, AsyncStream
+from polynya.client.aio.producer import AsyncProducer, AsyncReceipt
+from polynya.client.aio.work import AsyncWork
+from polynya.client.blocking.client import Client, Reader, Stream
+from polynya.client.blocking.producer import Producer, Receipt
+from polynya.client.blocking.work import Work
 from polynya.client.errors import (
     AccessDenied,
     AnswerDamaged,

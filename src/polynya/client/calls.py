@@ -8,7 +8,7 @@ from typing import TypeVar
 from urllib.parse import quote, urlencode
 
 from polynya.client.errors import AnswerDamaged, ClientError, Outcome, OutcomeUnknown, Unavailable, refused, said
-from polynya.client.messages import Broken, Heard, HttpRequest, HttpResponse, Pause, Retry, Send, Talk, Trouble
+from polynya.client.messages import Backoff, Broken, EffectResult, HttpRequest, HttpResponse, Operation, Pause, Retry, Send
 
 Result = TypeVar("Result")
 
@@ -20,9 +20,9 @@ NOT_LATER = frozenset(("PRODUCER_LIMIT", "STREAM_QUOTA", "TOO_MANY_SUBSCRIPTIONS
 class Verdict(enum.Enum):
     """The consequence of a failure for the request."""
 
-    NOTHING = "nothing was applied, and it may pass"
-    PERHAPS = "it may have been applied, and it may pass"
-    NEVER = "it is refused for good"
+    NOTHING = "nothing was applied; a retry may succeed"
+    PERHAPS = "the request may have been applied; a retry may succeed"
+    NEVER = "refused permanently"
 
 
 def judge(what: HttpResponse | Broken) -> Verdict | None:
@@ -47,17 +47,17 @@ def call(
     *,
     repeatable: bool,
     again: Callable[[], HttpRequest] | None = None,
-) -> Talk[Result]:
+) -> Operation[Result]:
     """Send a request until it succeeds, and return `take(response)`. Raises `ClientError`.
 
     An `AnswerDamaged` raised by `take` counts as a failed attempt. `repeatable` marks an idempotent request, which is retried even when
     an attempt may have been applied. `again` builds the request to send after a response that broke off."""
-    trouble = Trouble(retry)
+    backoff = Backoff(retry)
     reads = request.method in ("GET", "HEAD")
     perhaps = False  # an attempt may have been applied
     while True:
-        heard = yield Send(request)
-        outcome = answer_of(heard)
+        effect_result = yield Send(request)
+        outcome = answer_of(effect_result)
         verdict = judge(outcome)
         damage: AnswerDamaged | None = None
         if verdict is None:
@@ -73,7 +73,7 @@ def call(
                 error.outcome = Outcome.UNKNOWN  # an earlier attempt may have been applied
             raise error
         perhaps |= verdict is Verdict.PERHAPS
-        pause = trouble.pause(heard, retry_after(outcome)) if repeatable or not perhaps else None
+        pause = backoff.pause(effect_result, retry_after(outcome)) if repeatable or not perhaps else None
         if pause is None:
             raise damage or failure(outcome, what, perhaps=perhaps and not reads)
         yield Pause(pause)
@@ -81,9 +81,9 @@ def call(
             request = again()
 
 
-def answer_of(heard: Heard) -> HttpResponse | Broken:
-    assert isinstance(heard.what, HttpResponse | Broken)
-    return heard.what
+def answer_of(effect_result: EffectResult) -> HttpResponse | Broken:
+    assert isinstance(effect_result.what, HttpResponse | Broken)
+    return effect_result.what
 
 
 def retry_after(what: HttpResponse | Broken) -> float:
@@ -96,7 +96,7 @@ def failure(last: HttpResponse | Broken, what: str, *, perhaps: bool) -> ClientE
     """Return the error to raise when retries are exhausted. `perhaps`: an attempt may have been applied."""
     kind = OutcomeUnknown if perhaps else Unavailable
     if isinstance(last, Broken):
-        return kind(f"{what}: {'no answer came' if last.sent else 'the server cannot be reached'}: {last.why}")
+        return kind(f"{what}: {'no response' if last.sent else 'the server is unreachable'}: {last.why}")
     told = said(last)
     error = kind(f"{what}: {told.message}", code=told.code, status=last.status, request_id=told.request_id)
     error.retry_after = retry_after(last)
@@ -107,7 +107,7 @@ def header(answer: HttpResponse, name: str, what: str) -> str:
     """Return a header that a success must have. Raises `AnswerDamaged`."""
     value = answer.headers.get(name)
     if value is None:
-        raise AnswerDamaged(f"{what}: the answer lacks {name}; is this a server of streams?", status=answer.status)
+        raise AnswerDamaged(f"{what}: the response lacks {name}; check that the URL is a Durable Streams server", status=answer.status)
     return value
 
 

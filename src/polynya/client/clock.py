@@ -8,12 +8,12 @@ import secrets
 import socket
 import time
 
-from polynya.client.messages import Broken, Heard, HttpResponse
+from polynya.client.messages import Broken, EffectResult, HttpResponse
 
 
-def heard(what: HttpResponse | Broken | bytes | None = None) -> Heard:
+def effect_result(what: HttpResponse | Broken | bytes | None = None) -> EffectResult:
     """Wrap the result of an effect with the current time and a random number."""
-    return Heard(time.monotonic(), random.random(), what)  # noqa: S311 (retry jitter)
+    return EffectResult(time.monotonic(), random.random(), what)  # noqa: S311 (retry jitter)
 
 
 def drawn_producer_id() -> str:

@@ -1,4 +1,4 @@
-"""Drivers of `Talk` generators: they carry out effects in order, blocking or with asyncio."""
+"""Drivers of `Operation` generators: they carry out effects in order, blocking or with asyncio."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from polynya.client.clock import heard
+from polynya.client.clock import effect_result
 from polynya.client.errors import ClientError
-from polynya.client.messages import Effect, Give, Heard, More, Open, Pause, Send, Talk
+from polynya.client.messages import Deliver, Effect, EffectResult, Open, Operation, Pause, ReadMore, Send
 
 if TYPE_CHECKING:
     from polynya.client.http import AsyncOpened, AsyncWire, Opened, Wire
@@ -18,52 +18,52 @@ Result = TypeVar("Result")
 
 
 class Driver:
-    """Carries out the effects of one talk. At most one response is open."""
+    """Carries out the effects of one operation. At most one response is open."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._opened: Opened | None = None
 
-    def do(self, effect: Effect) -> Heard:
+    def do(self, effect: Effect) -> EffectResult:
         if isinstance(effect, Pause):
             self.close()
             time.sleep(effect.seconds)
-            return heard()
-        if isinstance(effect, More):
+            return effect_result()
+        if isinstance(effect, ReadMore):
             assert self._opened is not None
-            return heard(self._opened.more())
+            return effect_result(self._opened.more())
         self.close()
         if isinstance(effect, Open):
             answer, self._opened = self._wire.open(effect.request)
-            return heard(answer)
+            return effect_result(answer)
         assert isinstance(effect, Send)
-        return heard(self._wire.send(effect.request))
+        return effect_result(self._wire.send(effect.request))
 
     def close(self) -> None:
         if self._opened is not None:
             self._opened.close()
             self._opened = None
 
-    def run(self, talk: Talk[Result]) -> Result:
-        """Run a talk that yields no values, and return its result."""
+    def run(self, operation: Operation[Result]) -> Result:
+        """Run an operation that yields no values, and return its result."""
         try:
-            effect = next(talk)
+            effect = next(operation)
             while True:
-                effect = talk.send(self.do(effect))
+                effect = operation.send(self.do(effect))
         except StopIteration as stop:
             result: Result = stop.value
             return result
         finally:
-            talk.close()
+            operation.close()
             self.close()
 
 
 class Feed(Iterator[Any]):
-    """Iterate over the values that a talk yields. After an error every later call raises the error again instead of ending the iteration."""
+    """Iterate over the values that an operation yields. After an error every later call raises the error again instead of ending the iteration."""
 
-    def __init__(self, wire: Wire, talk: Talk[None]) -> None:
+    def __init__(self, wire: Wire, operation: Operation[None]) -> None:
         self._line = Driver(wire)
-        self._talk = talk
+        self._operation = operation
         self._began = False
         self._broken: ClientError | None = None
 
@@ -71,10 +71,10 @@ class Feed(Iterator[Any]):
         if self._broken is not None:
             raise self._broken
         try:
-            effect = self._talk.send(heard()) if self._began else next(self._talk)
+            effect = self._operation.send(effect_result()) if self._began else next(self._operation)
             self._began = True
-            while not isinstance(effect, Give):
-                effect = self._talk.send(self._line.do(effect))
+            while not isinstance(effect, Deliver):
+                effect = self._operation.send(self._line.do(effect))
             return effect.value
         except BaseException as error:
             self._broken = _break(error)
@@ -82,68 +82,68 @@ class Feed(Iterator[Any]):
             raise
 
     def close(self) -> None:
-        self._talk.close()
+        self._operation.close()
         self._line.close()
 
 
 class AsyncDriver:
-    """Carries out the effects of one talk. At most one response is open."""
+    """Carries out the effects of one operation. At most one response is open."""
 
     def __init__(self, wire: AsyncWire) -> None:
         self._wire = wire
         self._opened: AsyncOpened | None = None
 
-    async def do(self, effect: Effect) -> Heard:
+    async def do(self, effect: Effect) -> EffectResult:
         if isinstance(effect, Pause):
             await self.close()
             await asyncio.sleep(effect.seconds)
-            return heard()
-        if isinstance(effect, More):
+            return effect_result()
+        if isinstance(effect, ReadMore):
             assert self._opened is not None
-            return heard(await self._opened.more())
+            return effect_result(await self._opened.more())
         await self.close()
         if isinstance(effect, Open):
             answer, self._opened = await self._wire.open(effect.request)
-            return heard(answer)
+            return effect_result(answer)
         assert isinstance(effect, Send)
-        return heard(await self._wire.send(effect.request))
+        return effect_result(await self._wire.send(effect.request))
 
     async def close(self) -> None:
         if self._opened is not None:
             opened, self._opened = self._opened, None
             await opened.close()
 
-    async def run(self, talk: Talk[Result]) -> Result:
-        """Run a talk that yields no values, and return its result."""
+    async def run(self, operation: Operation[Result]) -> Result:
+        """Run an operation that yields no values, and return its result."""
         try:
-            effect = next(talk)
+            effect = next(operation)
             while True:
-                effect = talk.send(await self.do(effect))
+                effect = operation.send(await self.do(effect))
         except StopIteration as stop:
             result: Result = stop.value
             return result
         finally:
-            talk.close()
+            operation.close()
             await self.close()
 
 
 class AsyncFeed(AsyncIterator[Any]):
-    """Iterate over the values that a talk yields.
+    """Iterate over the values that an operation yields.
 
     Cancelling a caller loses nothing: the pending effect continues, and the next call awaits it. After an error every later call raises
     the error again instead of ending the iteration."""
 
-    def __init__(self, wire: AsyncWire, talk: Talk[None]) -> None:
+    def __init__(self, wire: AsyncWire, operation: Operation[None]) -> None:
         self._line = AsyncDriver(wire)
-        self._talk = talk
+        self._operation = operation
         self._began = False
-        self._doing: asyncio.Task[Heard] | None = None  # the pending effect
+        self._doing: asyncio.Task[EffectResult] | None = None  # the pending effect
         self._called = False
         self._broken: ClientError | None = None
 
     async def __anext__(self) -> Any:
         if self._called:
-            raise RuntimeError("another task waits here for the next one")
+            raise RuntimeError("another task is already waiting for the next item")
         if self._broken is not None:
             raise self._broken
         self._called = True
@@ -164,24 +164,24 @@ class AsyncFeed(AsyncIterator[Any]):
         finally:
             self._called = False
 
-    def _on(self) -> Give | None:
-        """Advance the talk to its next value; return None while an effect is pending."""
+    def _on(self) -> Deliver | None:
+        """Advance the operation to its next value; return None while an effect is pending."""
         if self._doing is None:
-            effect = self._talk.send(heard()) if self._began else next(self._talk)
+            effect = self._operation.send(effect_result()) if self._began else next(self._operation)
             self._began = True
         elif self._doing.done():
             done, self._doing = self._doing, None
-            effect = self._talk.send(done.result())
+            effect = self._operation.send(done.result())
         else:
             return None
-        if isinstance(effect, Give):
+        if isinstance(effect, Deliver):
             return effect
         self._doing = asyncio.get_running_loop().create_task(self._line.do(effect))
         self._doing.add_done_callback(_look)
         return None
 
     async def close(self) -> None:
-        self._talk.close()
+        self._operation.close()
         doing, self._doing = self._doing, None
         try:
             if doing is not None:
@@ -191,11 +191,11 @@ class AsyncFeed(AsyncIterator[Any]):
             await self._line.close()
 
 
-async def _ended(doing: asyncio.Task[Heard]) -> None:
+async def _ended(doing: asyncio.Task[EffectResult]) -> None:
     """Wait until the task ends, without raising its error; the waiter may be cancelled. (`asyncio.wait` costs three times as much.)"""
     ended = asyncio.get_running_loop().create_future()
 
-    def end(_: asyncio.Task[Heard]) -> None:
+    def end(_: asyncio.Task[EffectResult]) -> None:
         if not ended.done():
             ended.set_result(None)
 
@@ -206,7 +206,7 @@ async def _ended(doing: asyncio.Task[Heard]) -> None:
         doing.remove_done_callback(end)
 
 
-def _look(done: asyncio.Task[Heard]) -> None:
+def _look(done: asyncio.Task[EffectResult]) -> None:
     """Mark the error as retrieved: the next call raises it, if there is one."""
     if not done.cancelled():
         done.exception()
@@ -218,4 +218,4 @@ def _break(error: BaseException) -> ClientError | None:
         return None
     if isinstance(error, ClientError):
         return error
-    return ClientError(f"it was broken off by {type(error).__name__}: begin another one, a reader where its `offset` says")
+    return ClientError(f"interrupted by {type(error).__name__}: create a new one; a reader resumes at its `offset`")

@@ -150,9 +150,9 @@ _BY_CODE: dict[str, type[Refused]] = {
 
 
 _WORDS = {  # for responses without a body, such as those to HEAD
-    "NOT_FOUND": "there is no such stream; create() makes it",
+    "NOT_FOUND": "the stream does not exist; create() creates it",
     "GONE": "the stream was deleted",
-    "UNAUTHORIZED": "the server needs a token, or does not know the given one",
+    "UNAUTHORIZED": "the server requires a token, or does not accept the given one",
 }
 
 
@@ -191,7 +191,7 @@ def said(answer: HttpResponse) -> _Told:
         return msgspec.json.decode(answer.body, type=_Body).error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         text = answer.body[:200].decode(errors="replace").strip()
-        return _Told("", f"the server answered {answer.status}" + (f": {text}" if text else ""), answer.headers.get("x-request-id", ""))
+        return _Told("", f"the server responded {answer.status}" + (f": {text}" if text else ""), answer.headers.get("x-request-id", ""))
 
 
 def _code_of(answer: HttpResponse) -> str:

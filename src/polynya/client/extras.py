@@ -46,15 +46,15 @@ def extras_of(headers: Mapping[str, str] | None, params: Mapping[str, str] | Non
     for name, value in (headers or {}).items():
         key = name.lower()
         if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is no header name: it takes letters, digits and '-'")
+            raise ValueError(f"{name!r} is not a header name: use letters, digits and '-'")
         if key in _OWN_HEADERS or key.startswith(_OWN_PREFIXES):
-            raise ValueError(f"the header {name!r} cannot be given: the client sets it itself")
+            raise ValueError(f"the header {name!r} is set by the client and cannot be passed")
         if not isinstance(value, str) or not _VALUE.fullmatch(value):
             raise ValueError(f"the value of the header {name!r} must be printable ASCII text without spaces at its ends")
         taken[key] = value
     for name, value in (params or {}).items():
         if name in _OWN_PARAMS:
-            raise ValueError(f"the query parameter {name!r} cannot be given: the client sets it itself")
+            raise ValueError(f"the query parameter {name!r} is set by the client and cannot be passed")
         if not name or not isinstance(value, str):
-            raise ValueError(f"the query parameter {name!r} must have a name and a text as its value, not {value!r}")
+            raise ValueError(f"the query parameter {name!r} needs a name and a string value, not {value!r}")
     return Extras(taken, dict(params or {}))

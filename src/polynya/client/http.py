@@ -44,13 +44,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     def settings(self) -> dict[str, Any]:
         """Return the arguments for httpx's clients. Raises ValueError when a server is not a URL."""
         if not self.servers:
-            raise ValueError(f"no server's URL is given; it looks like {SERVER_DEFAULT}")
+            raise ValueError(f"the server's URL is missing; expected a form like {SERVER_DEFAULT}")
         for server in self.servers:
             url = httpx.URL(server)
             if url.scheme not in ("http", "https") or not url.host:
-                raise ValueError(f"{server!r} is no server's URL; it looks like {SERVER_DEFAULT}")
+                raise ValueError(f"{server!r} is not a server's URL; expected a form like {SERVER_DEFAULT}")
         if len({httpx.URL(server).scheme for server in self.servers}) > 1:
-            raise ValueError("servers that act as one are all https, or all http")
+            raise ValueError("the nodes of a cluster are all https or all http")
         headers = {"user-agent": f"polynya-python/{polynya.__version__}", "accept": "*/*", "accept-encoding": "identity"}
         if self.token:
             headers["authorization"] = f"Bearer {self.token}"
@@ -76,7 +76,7 @@ def options_of(
     """Validate the arguments of a client. Raises ValueError."""
     extras = extras_of(headers, params)
     if token and "authorization" in extras.headers:
-        raise ValueError("token= and an Authorization header were both given; give one of them")
+        raise ValueError("token= and an Authorization header exclude each other; pass one of them")
     return Options(servers=tuple(server_list(server)), token=token, verify=verify, extras=extras)
 
 
@@ -84,7 +84,7 @@ class _Extended:
     """The part that both wires share: the router, and the extras added to each request."""
 
     def __init__(self, options: Options) -> None:
-        self.compass = NodeRouter(options.servers, with_token=options.is_secret)
+        self.router = NodeRouter(options.servers, with_token=options.is_secret)
         self.extras = options.extras
         self._borrowed = False
 
@@ -92,7 +92,7 @@ class _Extended:
         """Return a wire that adds more extras to each request. It borrows the connections of this one and never closes them."""
         other = copy.copy(self)
         other.extras = self.extras.joined(extras)
-        other.compass = self.compass.guarded() if extras else self.compass
+        other.router = self.router.guarded() if extras else self.router
         other._borrowed = True
         return other
 
@@ -146,15 +146,15 @@ class Wire(_Extended):
 
     def _tried(self, request: HttpRequest, once: Callable[[httpx.Request], HttpResponse | Broken]) -> HttpResponse | Broken:
         """Send to the preferred server, and to the next one while nothing could be sent."""
-        compass = self.compass
-        ways = compass.ways(request.target, time.monotonic())
+        router = self.router
+        ways = router.ways(request.target, time.monotonic())
         for number, server in enumerate(ways, 1):
-            parts = _parts(request, self.extras, alone=len(ways) == 1, owner=compass.owns(server, request.target))
+            parts = _parts(request, self.extras, alone=len(ways) == 1, owner=router.owns(server, request.target))
             what = once(self._http.build_request(request.method, server + self.extras.target(request), **parts))
-            if compass.heard(server, request.target, _told(what), time.monotonic()):
+            if router.on_answer(server, request.target, _told(what), time.monotonic()):
                 nodes = self._send(self._http.build_request("GET", server + self.extras.target(NODE), **_parts(NODE, self.extras)))
-                compass.met(_nodes(nodes))
-                compass.heard(server, request.target, _told(what), time.monotonic())
+                router.met(_nodes(nodes))
+                router.on_answer(server, request.target, _told(what), time.monotonic())
             if number == len(ways) or not isinstance(what, Broken) or what.sent:
                 break
         return what
@@ -224,15 +224,15 @@ class AsyncWire(_Extended):
     async def _tried(
         self, request: HttpRequest, once: Callable[[httpx.Request], Awaitable[HttpResponse | Broken]]
     ) -> HttpResponse | Broken:
-        compass = self.compass
-        ways = compass.ways(request.target, time.monotonic())
+        router = self.router
+        ways = router.ways(request.target, time.monotonic())
         for number, server in enumerate(ways, 1):
-            parts = _parts(request, self.extras, alone=len(ways) == 1, owner=compass.owns(server, request.target))
+            parts = _parts(request, self.extras, alone=len(ways) == 1, owner=router.owns(server, request.target))
             what = await once(self._http.build_request(request.method, server + self.extras.target(request), **parts))
-            if compass.heard(server, request.target, _told(what), time.monotonic()):
+            if router.on_answer(server, request.target, _told(what), time.monotonic()):
                 nodes = await self._send(self._http.build_request("GET", server + self.extras.target(NODE), **_parts(NODE, self.extras)))
-                compass.met(_nodes(nodes))
-                compass.heard(server, request.target, _told(what), time.monotonic())
+                router.met(_nodes(nodes))
+                router.on_answer(server, request.target, _told(what), time.monotonic())
             if number == len(ways) or not isinstance(what, Broken) or what.sent:
                 break
         return what

@@ -1,4 +1,4 @@
-"""Effects and results: the messages between a `Talk` and its driver."""
+"""Effects and results: the messages between a `Operation` and its driver."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Broken(msgspec.Struct, frozen=True):
     why: str
 
 
-# A talk yields these effects. The driver carries them out in order and sends back the results.
+# An operation yields these effects. The driver carries them out in order and sends back the results.
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -50,12 +50,12 @@ class Send(msgspec.Struct, frozen=True):
 class Open(msgspec.Struct, frozen=True):
     """Send the request and read the response's head; a status other than 200 includes the body.
 
-    One response is open at a time: the next `Open` or `Send`, or the end of the talk, closes it."""
+    One response is open at a time: the next `Open` or `Send`, or the end of the operation, closes it."""
 
     request: HttpRequest
 
 
-class More(msgspec.Struct, frozen=True):
+class ReadMore(msgspec.Struct, frozen=True):
     """Read the next bytes of the open response; empty at its end."""
 
 
@@ -65,17 +65,17 @@ class Pause(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class Give(msgspec.Struct, frozen=True):
+class Deliver(msgspec.Struct, frozen=True):
     """Hand the value to the user; resume when the user asks for the next one."""
 
     value: object
 
 
-Effect: TypeAlias = Send | Open | More | Pause | Give
+Effect: TypeAlias = Send | Open | ReadMore | Pause | Deliver
 
 
-class Heard(msgspec.Struct, frozen=True):
-    """The result of an effect: a response (Send, Open), bytes (More), a broken attempt of either, or nothing (Pause, Give).
+class EffectResult(msgspec.Struct, frozen=True):
+    """The result of an effect: a response (Send, Open), bytes (ReadMore), a broken attempt of either, or nothing (Pause, Deliver).
 
     `now` is a monotonic clock in seconds. `luck` is a random number from 0 to 1, drawn for each result."""
 
@@ -85,7 +85,7 @@ class Heard(msgspec.Struct, frozen=True):
 
 
 Result = TypeVar("Result")
-Talk: TypeAlias = Generator[Effect, Heard, Result]
+Operation: TypeAlias = Generator[Effect, EffectResult, Result]
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +100,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     retry_after_seconds_max: float = 300.0
 
 
-class Trouble:
+class Backoff:
     """Consecutive failures: computes the pause after each, and when to give up."""
 
     def __init__(self, retry: Retry) -> None:
@@ -116,12 +116,14 @@ class Trouble:
         """Reset after a success."""
         self._since, self._times = None, 0
 
-    def pause(self, heard: Heard, retry_after: float = 0.0) -> float | None:
+    def pause(self, effect_result: EffectResult, retry_after: float = 0.0) -> float | None:
         """Return the seconds to wait after a failure, or None to give up."""
         retry = self._retry
         if self._since is None:
-            self._since = heard.now
+            self._since = effect_result.now
         longest = min(retry.pause_seconds * 2.0 ** min(self._times, 30), retry.pause_seconds_max)
         self._times += 1
-        pause = max(longest * (0.2 + 0.8 * heard.luck), min(retry_after, retry.retry_after_seconds_max) * (1 + heard.luck / 10))
-        return pause if heard.now - self._since + pause <= retry.seconds else None
+        pause = max(
+            longest * (0.2 + 0.8 * effect_result.luck), min(retry_after, retry.retry_after_seconds_max) * (1 + effect_result.luck / 10)
+        )
+        return pause if effect_result.now - self._since + pause <= retry.seconds else None

@@ -38,7 +38,7 @@ from polynya.client.errors import (
     StreamClosed,
     refused,
 )
-from polynya.client.messages import Broken, Heard, HttpRequest, HttpResponse, Retry, Trouble
+from polynya.client.messages import Backoff, Broken, EffectResult, HttpRequest, HttpResponse, Retry
 from polynya.client.values import Appended, Json, encode, is_json, to_bytes
 from polynya.client.verbs import appended
 
@@ -72,8 +72,8 @@ class Batching(msgspec.Struct, frozen=True, kw_only=True):
 
 class Phase(enum.Enum):
     OPENING = "the epoch is being claimed"
-    RUNNING = "batches leave"
-    FAILED = "nothing leaves any more"
+    RUNNING = "batches are sent"
+    FAILED = "nothing more is sent"
 
 
 class Batch:
@@ -81,6 +81,7 @@ class Batch:
 
     __slots__ = (
         "attempts",
+        "backoff",
         "closes",
         "floor",
         "held",
@@ -91,7 +92,6 @@ class Batch:
         "records",
         "sending",
         "size",
-        "trouble",
     )
 
     def __init__(self, number: int, retry: Retry) -> None:
@@ -106,7 +106,7 @@ class Batch:
         self.held = False  # held back until the earlier batches are applied
         self.perhaps = False  # an attempt may have been applied
         self.not_before = 0.0
-        self.trouble = Trouble(retry)
+        self.backoff = Backoff(retry)
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -128,7 +128,7 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProducerCore:
-    """The state machine. Call `offer` for each record, `due` for the next request, and `heard` with its result.
+    """The state machine. Call `offer` for each record, `due` for the next request, and `on_result` with its result.
 
     `wake_at` says when to call `due` again. `settled` collects completed batches until the client takes them."""
 
@@ -145,7 +145,7 @@ class ProducerCore:
         self._steady = 0  # batches applied since the last overtaking
         self._epoch = names.epoch or 0
         self._probing = False
-        self._probe_trouble = Trouble(retry)
+        self._probe_trouble = Backoff(retry)
         self._probe_not_before = 0.0
         self._cause: ClientError | None = None
         self._full = True  # the last batch accepts no more records
@@ -207,7 +207,7 @@ class ProducerCore:
         self._check_open()
         size = len(record) + SEPARATOR_BYTES
         if size > APPEND_BYTES_MAX:
-            raise ValueError(f"a record has at most {APPEND_BYTES_MAX} bytes, and this one has {len(record)}")
+            raise ValueError(f"the record has {len(record)} bytes; the limit is {APPEND_BYTES_MAX}")
         if not record:
             raise ValueError("an empty record cannot be appended")
         batching = self._batching
@@ -228,7 +228,7 @@ class ProducerCore:
         if self._cause is not None and not self._closed:
             raise self._failed(self._cause, Outcome.REFUSED)  # this record is refused
         if self._closing is not None:
-            error = StreamClosed(f"{self.what}: it closed the stream, so nothing can be appended", code="STREAM_CLOSED")
+            error = StreamClosed(f"{self.what}: this producer closed the stream; it accepts no more appends", code="STREAM_CLOSED")
             error.offset = self.offset
             raise error
         if self._closed:
@@ -243,7 +243,7 @@ class ProducerCore:
         self._check_open()
         size = sum(len(record) + SEPARATOR_BYTES for record in records)
         if size > APPEND_BYTES_MAX:
-            raise ValueError(f"the last records have {size} bytes together; they are one append, which has at most {APPEND_BYTES_MAX}")
+            raise ValueError(f"the last records are one append of {size} bytes; the limit is {APPEND_BYTES_MAX}")
         if records and not any(records):
             raise ValueError("an empty record cannot be appended")
         batch = Batch(self._next, self._retry)
@@ -276,7 +276,7 @@ class ProducerCore:
     # --- requests out ----------------------------------------------------------------------------------------------------------
 
     def due(self, now: float) -> HttpRequest | None:
-        """Return the next request to send now. Pass its result to `heard`, with the same request."""
+        """Return the next request to send now. Pass its result to `on_result`, with the same request."""
         if self.phase is Phase.OPENING:
             return self._probe(now)
         if self.phase is Phase.FAILED or self._cause is not None:
@@ -340,38 +340,38 @@ class ProducerCore:
 
     # --- answers in ------------------------------------------------------------------------------------------------------------
 
-    def heard(self, request: HttpRequest, heard: Heard) -> None:
+    def on_result(self, request: HttpRequest, effect_result: EffectResult) -> None:
         """Process the result of a request that `due` returned."""
         if self._probing:
             self._probing = False
-            self._probed(heard)
+            self._probed(effect_result)
             return
         number = int(request.headers["producer-seq"])
         batch = next((batch for batch in self._batches if batch.number == number), None)
         if batch is not None:  # otherwise a later response or a failure has completed it
             batch.sending = False
-            self._judge(batch, heard)
+            self._judge(batch, effect_result)
         self._advance()
 
-    def _judge(self, batch: Batch, heard: Heard) -> None:
-        answer = answer_of(heard)
+    def _judge(self, batch: Batch, effect_result: EffectResult) -> None:
+        answer = answer_of(effect_result)
         verdict = judge(answer)
         if verdict is None:
             assert isinstance(answer, HttpResponse)
             if self._is_ours(batch, answer):
                 self._applied(batch, answer)
                 return
-            answer, verdict = Broken(sent=True, why="the answer is not that to this append"), Verdict.PERHAPS
+            answer, verdict = Broken(sent=True, why="the response belongs to another append"), Verdict.PERHAPS
         if verdict is Verdict.NEVER:
             assert isinstance(answer, HttpResponse)
             self._never(batch, refused(answer, self.what))
             return
         batch.perhaps |= verdict is Verdict.PERHAPS
-        pause = batch.trouble.pause(heard, retry_after(answer))
+        pause = batch.backoff.pause(effect_result, retry_after(answer))
         if pause is None:
             self._fail(failure(answer, self.what, perhaps=batch.perhaps))
         else:
-            batch.not_before = heard.now + pause
+            batch.not_before = effect_result.now + pause
 
     def _is_ours(self, batch: Batch, answer: HttpResponse) -> bool:
         """Return True if the response can be the one to this batch.
@@ -389,7 +389,11 @@ class ProducerCore:
         first_of_a_known_name = batch.number == 0 and not self.names.fresh and bool(batch.records)
         if first_of_a_known_name and answer.status == 204 and not batch.perhaps:
             batch.perhaps = True
-            self._fail(OutcomeUnknown(f"{self.what}: another run began at the same time under epoch {self._epoch}; give each its own id"))
+            self._fail(
+                OutcomeUnknown(
+                    f"{self.what}: another producer with this id started under epoch {self._epoch} at the same time; use one id per producer"
+                )
+            )
             return
         self._settle(batch, appended(answer))
 
@@ -423,9 +427,9 @@ class ProducerCore:
             self._window, self._steady = max(1, self._window // 2), 0
             return
         if isinstance(error, ProducerGap):
-            error.message = f"{self.what}: the server does not know what this producer appended before; was the stream created anew?"
+            error.message = f"{self.what}: the server lost the state of this producer; the stream was probably deleted and recreated"
         if isinstance(error, ProducerFenced):
-            error.message = f"{self.what}: a newer run of it, of epoch {error.epoch}, has taken over"
+            error.message = f"{self.what}: fenced by a newer run of this producer with epoch {error.epoch}"
         self._fail(error)
 
     def _advance(self) -> None:
@@ -435,19 +439,19 @@ class ProducerCore:
         if self._cause is not None and not any(batch.sending for batch in self._batches):
             self._finish(self._cause)
 
-    def _probed(self, heard: Heard) -> None:
-        answer = answer_of(heard)
+    def _probed(self, effect_result: EffectResult) -> None:
+        answer = answer_of(effect_result)
         verdict = judge(answer)
         if isinstance(answer, HttpResponse) and verdict is Verdict.NEVER:
             self._claim(refused(answer, self.what))
         elif verdict is None:
-            self._fail(Refused(f"{self.what}: the server does not keep the sequences of producers"))
+            self._fail(Refused(f"{self.what}: the server does not store producer sequences"))
         else:
-            pause = self._probe_trouble.pause(heard, retry_after(answer))
+            pause = self._probe_trouble.pause(effect_result, retry_after(answer))
             if pause is None:
                 self._fail(failure(answer, self.what, perhaps=False))
             else:
-                self._probe_not_before = heard.now + pause
+                self._probe_not_before = effect_result.now + pause
         self._advance()
 
     def _claim(self, error: Refused) -> None:
@@ -461,9 +465,7 @@ class ProducerCore:
             self._epoch = (error.epoch if isinstance(error, ProducerFenced) else self._epoch) + 1
             self.phase = Phase.RUNNING
         elif isinstance(error, ProducerGap):
-            error.message = (
-                f"{self.what}: epoch {given} has been used already, up to sequence {error.expected - 1}; give a higher one, or none"
-            )
+            error.message = f"{self.what}: epoch {given} was already used up to sequence {error.expected - 1}; pass a higher epoch, or none"
             self._fail(error)
         else:
             self._fail(error)

@@ -1,4 +1,4 @@
-"""Reads as talks: pages up to the tail, then new records as they arrive, without loss or repetition across connections.
+"""Reads as operations: pages up to the tail, then new records as they arrive, without loss or repetition across connections.
 
 The position advances only past a complete page: a response, or a data event whose control event arrived. After a break, the reader
 resumes from the position. An event that does not advance the position is a repeat and is dropped.
@@ -18,7 +18,19 @@ from polynya.base.offsets import parse_token
 from polynya.client.calls import Verdict, answer_of, call, failure, header, is_true, judge, retry_after, stream_target
 from polynya.client.errors import AnswerDamaged, refused
 from polynya.client.events import EventParser
-from polynya.client.messages import SILENCE_SECONDS, Broken, Give, HttpRequest, HttpResponse, More, Open, Pause, Retry, Talk, Trouble
+from polynya.client.messages import (
+    SILENCE_SECONDS,
+    Backoff,
+    Broken,
+    Deliver,
+    HttpRequest,
+    HttpResponse,
+    Open,
+    Operation,
+    Pause,
+    ReadMore,
+    Retry,
+)
 from polynya.client.values import Page, is_json, split_array
 
 Live: TypeAlias = Literal["auto", "sse", "long-poll"]
@@ -78,7 +90,7 @@ class ReadPosition:
         self.cdn_cursor = answer.headers.get("stream-cursor", self.cdn_cursor)
         return page
 
-    def get(self, retry: Retry, live: str = "") -> Talk[Page]:
+    def get(self, retry: Retry, live: str = "") -> Operation[Page]:
         """Fetch one page. Each response that breaks off shrinks the next request, so a connection that drops large responses still makes
         progress."""
 
@@ -111,9 +123,9 @@ class ReadPosition:
             records, size = end[0] - begin[0], end[1] - begin[1]
             restored = records >= JUMP // 2  # after a restore, other bytes may replace the lost ones
             if end < begin or (len(raws) > records if as_json else len(body) > size and not restored):
-                raise AnswerDamaged(f"{self.what}: the answer does not fit its offsets")
+                raise AnswerDamaged(f"{self.what}: the response does not match its offsets")
         if offset == self.offset and not up_to_date and not closed and not self.local:
-            raise AnswerDamaged(f"{self.what}: the answer goes no further, and is not the end")
+            raise AnswerDamaged(f"{self.what}: the response makes no progress before the end of the stream")
         return Page(
             stream=self.name, begin=self.offset, offset=offset, content_type=self.content_type, body=body, up_to_date=up_to_date,
             closed=closed, raws=raws,
@@ -124,25 +136,25 @@ class ReadPosition:
         self._moved, self._from_time = True, ""
 
 
-def read(place: ReadPosition, retry: Retry) -> Talk[None]:
+def read(place: ReadPosition, retry: Retry) -> Operation[None]:
     """Yield pages up to the tail.
 
     The last page, possibly empty, has `up_to_date` set, unless a local read ran out of local records."""
     while True:
         page = yield from place.get(retry)
         place.move(page)
-        yield Give(page)
+        yield Deliver(page)
         if page.up_to_date or (place.local and page.offset == page.begin):
             return
 
 
-def tail(place: ReadPosition, retry: Retry, live: Live = "auto") -> Talk[None]:
+def tail(place: ReadPosition, retry: Retry, live: Live = "auto") -> Operation[None]:
     """Yield pages until the stream is closed; the last page has `closed` set.
 
     Empty pages are yielded too, because they advance the position. With `live="auto"`, text uses long-poll, because event lines cannot
     carry every byte of it."""
     yield from read(place, retry)
-    trouble = Trouble(retry)
+    backoff = Backoff(retry)
     fruitless = False
     by_events = live == "sse" or (live == "auto" and not place.content_type.startswith("text/"))
     short = 0
@@ -150,29 +162,29 @@ def tail(place: ReadPosition, retry: Retry, live: Live = "auto") -> Talk[None]:
         if not by_events:
             page = yield from place.get(retry, "long-poll")
             place.move(page)
-            yield Give(page)
+            yield Deliver(page)
             continue
         if fruitless:
             yield from read(place, retry)  # an event may exceed what the connection carries; page sizes adapt
             if place.closed:
                 return
-        fruitless, brief = yield from _follow(place, trouble)
+        fruitless, brief = yield from _follow(place, backoff)
         short = short + 1 if brief else 0
         by_events = live == "sse" or short < SHORT_MAX
 
 
-def follow(place: ReadPosition, retry: Retry) -> Talk[None]:
+def follow(place: ReadPosition, retry: Retry) -> Operation[None]:
     """Yield existing and new records as events until the stream is closed."""
-    trouble = Trouble(retry)
+    backoff = Backoff(retry)
     while not place.closed:
-        yield from _follow(place, trouble)
+        yield from _follow(place, backoff)
 
 
-def _follow(place: ReadPosition, trouble: Trouble) -> Talk[tuple[bool, bool]]:
+def _follow(place: ReadPosition, backoff: Backoff) -> Operation[tuple[bool, bool]]:
     """Read one connection of events. Return two flags: it broke without one page, and it was short without one event."""
-    heard = yield Open(place.request("sse"))
-    began = heard.now
-    head = answer_of(heard)
+    effect_result = yield Open(place.request("sse"))
+    began = effect_result.now
+    head = answer_of(effect_result)
     if judge(head) is Verdict.NEVER:
         assert isinstance(head, HttpResponse)
         raise refused(head, place.what)
@@ -183,27 +195,27 @@ def _follow(place: ReadPosition, trouble: Trouble) -> Talk[tuple[bool, bool]]:
         place.incarnation = place.incarnation or head.headers.get("stream-incarnation", "")
     eventful = fruitful = False
     while isinstance(last, HttpResponse) and opened and not place.closed:
-        heard = yield More()
-        if not isinstance(heard.what, bytes) or not heard.what:
-            last = heard.what if isinstance(heard.what, Broken) else Broken(sent=True, why="the connection ended")
+        effect_result = yield ReadMore()
+        if not isinstance(effect_result.what, bytes) or not effect_result.what:
+            last = effect_result.what if isinstance(effect_result.what, Broken) else Broken(sent=True, why="the connection ended")
             break
         try:
-            for page in events.pages(heard.what):
+            for page in events.pages(effect_result.what):
                 eventful = True
-                trouble.passed()
+                backoff.passed()
                 place.move(page)
                 fruitful |= bool(page.body or page.closed)
-                yield Give(page)
+                yield Deliver(page)
         except (AnswerDamaged, ValueError, msgspec.DecodeError) as damaged:
             last = Broken(sent=True, why=str(damaged))
     if place.closed:
         return False, False
-    pause = trouble.pause(heard, retry_after(last))
+    pause = backoff.pause(effect_result, retry_after(last))
     if pause is None:
         raise failure(last, place.what, perhaps=False)
     yield Pause(pause)
-    broke = opened and isinstance(heard.what, Broken)
-    return broke and not fruitful, opened and not eventful and heard.now - began < SHORT_SECONDS
+    broke = opened and isinstance(effect_result.what, Broken)
+    return broke and not fruitful, opened and not eventful and effect_result.now - began < SHORT_SECONDS
 
 
 class _Control(
@@ -249,7 +261,7 @@ class _Events:
                 return b64decode(data, validate=True)
             raise binascii.Error
         except binascii.Error:
-            raise AnswerDamaged(f"{self._place.what}: an event is not the base64 that it should be") from None
+            raise AnswerDamaged(f"{self._place.what}: an event is not valid base64") from None
 
     def _fail(self, body: bytes) -> None:
         error = refused(HttpResponse(410, {}, body), self._place.what)

@@ -61,7 +61,7 @@ class NodeRouter:
         """Return True if the server owns the stream."""
         return self._owners.get(path_of(target)) == server
 
-    def heard(self, server: str, target: str, answer: tuple[int, Mapping[str, str]] | None, now: float) -> bool:
+    def on_answer(self, server: str, target: str, answer: tuple[int, Mapping[str, str]] | None, now: float) -> bool:
         """Record the result of a request: status and headers, or None without a complete response.
 
         Return True if the caller should fetch the node list from this server, pass it to `met`, and call this again."""

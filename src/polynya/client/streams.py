@@ -1,4 +1,4 @@
-"""Operations on one stream, as talks: the methods that `blocking.Stream` and `aio.AsyncStream` share."""
+"""Operations on one stream: the methods that `blocking.Stream` and `aio.AsyncStream` share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from polynya.base.limits import PRODUCER_NUMBER_MAX
 from polynya.client import verbs
-from polynya.client.messages import Retry, Talk
+from polynya.client.messages import Operation, Retry
 from polynya.client.producing import Names
 from polynya.client.reading import ReadPosition
 from polynya.client.values import JSON_TYPE, Appended, Consistency, Created, Facts, Json, Trimming, is_local, time_text
@@ -18,7 +18,7 @@ from polynya.client.verbs import Lifetime
 
 
 class Subject:
-    """The stream that a talk works on."""
+    """The stream that an operation works on."""
 
     def __init__(self, name: str, content_type: str | None, retry: Retry) -> None:
         self._retry = retry
@@ -35,7 +35,7 @@ def create(
     retain_seconds: int | None = None,
     retain_bytes: int | None = None,
     closed: bool = False,
-) -> Talk[Created]:
+) -> Operation[Created]:
     """Create the stream, as JSON by default. A stream with the same settings is not an error. Raises `StreamExists`.
 
     The stream is deleted after `ttl_seconds` without use, or at `expires_at` (RFC 3339). Its records are kept for `retain_seconds`, and
@@ -47,7 +47,7 @@ def create(
     return made
 
 
-def append(stream: Subject, *records: Json, sequence: str | None = None, close: bool = False) -> Talk[Appended]:
+def append(stream: Subject, *records: Json, sequence: str | None = None, close: bool = False) -> Operation[Appended]:
     """Append one or more records atomically, and wait until they are durable.
 
     A JSON stream takes values; other streams take bytes or text. `sequence` must compare greater, as text, than that of the previous
@@ -67,7 +67,7 @@ def trim(
     before_time: str | datetime | None = None,
     keep_bytes: int | None = None,
     keep_seconds: int | None = None,
-) -> Talk[Trimming]:
+) -> Operation[Trimming]:
     """Delete the oldest records: those before an offset or a time, or all but the newest `keep_bytes` or `keep_seconds`. Pass exactly
     one."""
     time = None if before_time is None else time_text(before_time)
@@ -75,7 +75,7 @@ def trim(
     return (yield from verbs.trim(stream.name, body, stream._retry))
 
 
-def head(stream: Subject, *, consistency: Consistency = "leader") -> Talk[Facts]:
+def head(stream: Subject, *, consistency: Consistency = "leader") -> Operation[Facts]:
     """Return the stream's properties and tail. Raises `StreamNotFound`, `StreamGone`.
 
     `consistency="leader"` includes every acknowledged append; "local" accepts the possibly stale copy of the contacted node."""
@@ -84,7 +84,7 @@ def head(stream: Subject, *, consistency: Consistency = "leader") -> Talk[Facts]
     return facts
 
 
-def known_type(stream: Subject) -> Talk[str]:
+def known_type(stream: Subject) -> Operation[str]:
     """Return the content type, fetched from the server once."""
     if stream.content_type is None:
         yield from head(stream)
@@ -92,26 +92,26 @@ def known_type(stream: Subject) -> Talk[str]:
     return stream.content_type
 
 
-def exists(stream: Subject) -> Talk[bool]:
+def exists(stream: Subject) -> Operation[bool]:
     """Return True if the stream exists, open or closed."""
     return verbs.exists(stream.name, stream._retry)
 
 
-def close(stream: Subject) -> Talk[Appended]:
+def close(stream: Subject) -> Operation[Appended]:
     """Close the stream: it accepts no more appends, and readers reach its end."""
     return verbs.close(stream.name, stream._retry)
 
 
-def delete(stream: Subject, *, missing_ok: bool = False) -> Talk[bool]:
+def delete(stream: Subject, *, missing_ok: bool = False) -> Operation[bool]:
     """Delete the stream. Return False if it did not exist and `missing_ok` is set."""
     return verbs.delete(stream.name, stream._retry, missing_ok=missing_ok)
 
 
-def fork(stream: Subject, name: str, offset: str | None, lifetime: Lifetime) -> Talk[Created]:
+def fork(stream: Subject, name: str, offset: str | None, lifetime: Lifetime) -> Operation[Created]:
     return verbs.fork(name, stream.name, offset, lifetime, stream._retry)
 
 
-def producer_names(stream: Subject, producer_id: str, epoch: int | None, drawn_id: str) -> Talk[Names]:
+def producer_names(stream: Subject, producer_id: str, epoch: int | None, drawn_id: str) -> Operation[Names]:
     """Return the identity of a producer of the stream; `drawn_id` if the user gave none. Raises ValueError."""
     if epoch is not None and not 0 <= epoch <= PRODUCER_NUMBER_MAX:
         raise ValueError(f"epoch must be between 0 and {PRODUCER_NUMBER_MAX}, not {epoch}")
@@ -128,9 +128,9 @@ def place(
     return ReadPosition(stream.name, offset, max_bytes, from_time=time_text(from_time), local=is_local(consistency))
 
 
-def describe(method: Callable[..., Any], talk: Callable[..., Talk[Any]]) -> None:
-    """Give a method the docstring, arguments and result type of the talk that it runs."""
-    update_wrapper(method, talk)
-    signature = inspect.signature(talk, eval_str=True)
+def describe(method: Callable[..., Any], operation: Callable[..., Operation[Any]]) -> None:
+    """Give a method the docstring, arguments and result type of the operation that it runs."""
+    update_wrapper(method, operation)
+    signature = inspect.signature(operation, eval_str=True)
     result = get_args(signature.return_annotation)[-1]
     method.__signature__ = signature.replace(return_annotation=result)  # type: ignore[attr-defined]

@@ -140,7 +140,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 def is_local(consistency: Consistency) -> bool:
     """Return True for "local". Raises ValueError."""
     if consistency not in ("leader", "local"):
-        raise ValueError(f"consistency is 'leader' or 'local', not {consistency!r}")
+        raise ValueError(f"consistency must be 'leader' or 'local', not {consistency!r}")
     return consistency == "local"
 
 
@@ -149,7 +149,7 @@ def time_text(time: str | datetime) -> str:
     if isinstance(time, str):
         return time
     if time.tzinfo is None:
-        raise ValueError("a time needs a zone: datetime.now(UTC), for one")
+        raise ValueError("a time needs a time zone, such as datetime.now(UTC)")
     return time.isoformat()
 
 
@@ -183,18 +183,18 @@ def _split_leniently(body: bytes, what: str) -> tuple[bytes, ...]:
             _, at = decoder.raw_decode(text, at)
             found.append(text[begin:at].encode())
     except (ValueError, IndexError, RecursionError):
-        raise AnswerDamaged(f"{what}: the answer is not the JSON array that it should be") from None
+        raise AnswerDamaged(f"{what}: the response is not a JSON array") from None
 
 
 def encode(value: Json) -> bytes:
     """Encode one record of a JSON stream. Raises TypeError, ValueError."""
     if isinstance(value, bytes | bytearray | memoryview):
-        raise TypeError("a record of a JSON stream is a value, not bytes; JSON text that is encoded already goes in msgspec.Raw(...)")
+        raise TypeError("a record of a JSON stream is a value, not bytes; pass encoded JSON as msgspec.Raw(...)")
     if isinstance(value, msgspec.Raw):
         try:
             return bytes(_raw.decode(bytes(value))).strip(b" \t\r\n")
         except msgspec.DecodeError as error:
-            raise ValueError(f"the msgspec.Raw is no JSON: {error}") from None
+            raise ValueError(f"the msgspec.Raw is not valid JSON: {error}") from None
     return _encoder.encode(value)
 
 
@@ -204,4 +204,4 @@ def to_bytes(value: object) -> bytes:
         return value.encode()
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    raise TypeError(f"a stream that is not JSON takes bytes or text, not {type(value).__name__}")
+    raise TypeError(f"a stream that is not JSON accepts bytes or str, not {type(value).__name__}")

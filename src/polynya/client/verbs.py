@@ -1,4 +1,4 @@
-"""The basic stream operations as talks: create, append, head, close, delete, fork, list."""
+"""The basic stream operations as operations: create, append, head, close, delete, fork, list."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from polynya.client.calls import call, header, is_true, stream_target
 from polynya.client.errors import AnswerDamaged, Outcome, StreamGone, StreamNotFound
-from polynya.client.messages import Give, HttpRequest, HttpResponse, Retry, Talk
+from polynya.client.messages import Deliver, HttpRequest, HttpResponse, Operation, Retry
 from polynya.client.values import JSON_TYPE, Appended, Created, Facts, Json, Trimming, encode, is_json, to_bytes
 
 NAMES_PER_PAGE = 1000
@@ -42,14 +42,14 @@ class _Listing(msgspec.Struct):
     next: str | None = None
 
 
-def create(name: str, content_type: str, lifetime: Lifetime, retry: Retry, *, closed: bool = False) -> Talk[Created]:
+def create(name: str, content_type: str, lifetime: Lifetime, retry: Retry, *, closed: bool = False) -> Operation[Created]:
     headers = {"content-type": content_type, **lifetime.headers()}
     if closed:
         headers["stream-closed"] = "true"
     return (yield from _put(f"create '{name}'", name, headers, retry))
 
 
-def fork(name: str, source: str, offset: str | None, lifetime: Lifetime, retry: Retry) -> Talk[Created]:
+def fork(name: str, source: str, offset: str | None, lifetime: Lifetime, retry: Retry) -> Operation[Created]:
     """Create a fork of `source` at `offset`; None means its tail."""
     headers = {"stream-forked-from": stream_target(source), **lifetime.headers()}
     if offset is not None:
@@ -57,7 +57,7 @@ def fork(name: str, source: str, offset: str | None, lifetime: Lifetime, retry: 
     return (yield from _put(f"fork '{source}' to '{name}'", name, headers, retry))
 
 
-def _put(what: str, name: str, headers: dict[str, str], retry: Retry) -> Talk[Created]:
+def _put(what: str, name: str, headers: dict[str, str], retry: Retry) -> Operation[Created]:
 
     def take(answer: HttpResponse) -> Created:
         return Created(
@@ -70,7 +70,9 @@ def _put(what: str, name: str, headers: dict[str, str], retry: Retry) -> Talk[Cr
     return (yield from call(HttpRequest("PUT", stream_target(name), headers), retry, what, take, repeatable=True))
 
 
-def append(name: str, content_type: str, body: bytes, retry: Retry, *, sequence: str | None = None, close: bool = False) -> Talk[Appended]:
+def append(
+    name: str, content_type: str, body: bytes, retry: Retry, *, sequence: str | None = None, close: bool = False
+) -> Operation[Appended]:
     """Append one body atomically. Retry only while certainly nothing was applied."""
     headers = {"content-type": content_type}
     if sequence is not None:
@@ -102,13 +104,13 @@ def body_of(values: Sequence[Json], content_type: str) -> bytes:
     return body
 
 
-def close(name: str, retry: Retry) -> Talk[Appended]:
+def close(name: str, retry: Retry) -> Operation[Appended]:
     what = f"close '{name}'"
     request = HttpRequest("POST", stream_target(name), {"stream-closed": "true"})
     return (yield from call(request, retry, what, appended, repeatable=True))
 
 
-def delete(name: str, retry: Retry, *, missing_ok: bool = False) -> Talk[bool]:
+def delete(name: str, retry: Retry, *, missing_ok: bool = False) -> Operation[bool]:
     """Delete a stream; return False if it was missing. A retry after a lost response that finds nothing counts as the deletion."""
     what = f"delete '{name}'"
     try:
@@ -122,7 +124,7 @@ def delete(name: str, retry: Retry, *, missing_ok: bool = False) -> Talk[bool]:
     return True
 
 
-def trim(name: str, body: dict[str, str | int], retry: Retry) -> Talk[Trimming]:
+def trim(name: str, body: dict[str, str | int], retry: Retry) -> Operation[Trimming]:
     """Delete the oldest records. `body` holds one of `before`, `before_time`, `keep_bytes`, `keep_age_seconds`."""
     what = f"trim '{name}'"
     request = HttpRequest("POST", f"{stream_target(name)}/retention", {"content-type": JSON_TYPE}, msgspec.json.encode(body))
@@ -141,10 +143,10 @@ def _trimmed(answer: HttpResponse) -> Trimming:
     try:
         return msgspec.json.decode(answer.body, type=Trimming)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise AnswerDamaged("trim: the answer does not say what was trimmed", status=answer.status) from None
+        raise AnswerDamaged("trim: the response does not report what was trimmed", status=answer.status) from None
 
 
-def head(name: str, retry: Retry, *, local: bool = False) -> Talk[Facts]:
+def head(name: str, retry: Retry, *, local: bool = False) -> Operation[Facts]:
     what = f"head of '{name}'"
 
     def take(answer: HttpResponse) -> Facts:
@@ -164,7 +166,7 @@ def head(name: str, retry: Retry, *, local: bool = False) -> Talk[Facts]:
     return (yield from call(HttpRequest("HEAD", stream_target(name, LOCAL if local else None)), retry, what, take, repeatable=True))
 
 
-def exists(name: str, retry: Retry) -> Talk[bool]:
+def exists(name: str, retry: Retry) -> Operation[bool]:
     try:
         yield from head(name, retry)
     except (StreamNotFound, StreamGone):
@@ -172,14 +174,14 @@ def exists(name: str, retry: Retry) -> Talk[bool]:
     return True
 
 
-def listing(prefix: str, retry: Retry, *, local: bool = False) -> Talk[None]:
+def listing(prefix: str, retry: Retry, *, local: bool = False) -> Operation[None]:
     """Yield the `Facts` of each stream whose name starts with `prefix`, sorted by name."""
     after = ""
     while True:
         query = urlencode({"prefix": prefix, "after": after, "limit": NAMES_PER_PAGE} | (LOCAL if local else {}))
         page = yield from call(HttpRequest("GET", f"/v1/streams?{query}"), retry, f"list '{prefix}'", _rows, repeatable=True)
         for facts in page.streams:
-            yield Give(facts)
+            yield Deliver(facts)
         if not page.next:
             return
         after = page.next
@@ -189,4 +191,4 @@ def _rows(answer: HttpResponse) -> _Listing:
     try:
         return msgspec.json.decode(answer.body, type=_Listing)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise AnswerDamaged("list: the answer is no listing", status=answer.status) from None
+        raise AnswerDamaged("list: the response is not a list of streams", status=answer.status) from None

@@ -1,4 +1,4 @@
-"""Worker groups as a talk: every record is delivered at least once, to one worker of the group.
+"""Worker groups as an operation: every record is delivered at least once, to one worker of the group.
 
 A group has a fixed number of *lanes*. A lane is a pull-wake subscription of the server, with its own cursor on each stream of the group.
 Each record belongs to one lane, by its number or by its stream; a lane skips the records of the others. The holder of a lane's lease
@@ -23,7 +23,7 @@ from polynya.base.offsets import parse_token
 from polynya.client import verbs
 from polynya.client.calls import call
 from polynya.client.errors import AnswerDamaged, LeaseLost, Refused, StreamGone, StreamNotFound, StreamReplaced, Trimmed
-from polynya.client.messages import Effect, Give, Heard, HttpRequest, HttpResponse, Retry, Talk
+from polynya.client.messages import Deliver, Effect, EffectResult, HttpRequest, HttpResponse, Operation, Retry
 from polynya.client.reading import ReadPosition
 from polynya.client.values import JSON_TYPE, NOW, Json, Page, Record
 from polynya.client.verbs import Lifetime
@@ -50,15 +50,13 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         if not self.group or "/" in self.group:
             raise ValueError("a group needs a name without slashes")
         if not self.sources or sum("*" in source for source in self.sources) > 1:
-            raise ValueError(
-                "a group needs at least one stream to work on, and takes at most one pattern ('*' is a segment, '**' any number)"
-            )
+            raise ValueError("a group needs at least one stream, and at most one pattern ('*' is one segment, '**' any number)")
         if len(self.sources) > SUBSCRIPTION_STREAMS_MAX:
-            raise ValueError(f"a group takes at most {SUBSCRIPTION_STREAMS_MAX} streams by name; use a pattern for more")
+            raise ValueError(f"a group can name at most {SUBSCRIPTION_STREAMS_MAX} streams; use a pattern for more")
         if not 1 <= self.lanes <= LANES_MAX:
-            raise ValueError(f"a group has 1 to {LANES_MAX} lanes")
+            raise ValueError(f"a group needs 1 to {LANES_MAX} lanes")
         if self.by not in ("record", "stream"):
-            raise ValueError("records are shared by 'record' or by 'stream'")
+            raise ValueError("by= must be 'record' or 'stream'")
 
     @property
     def wake_stream(self) -> str:
@@ -197,7 +195,7 @@ class Turn:
         self.lease = lease
         self.over = False
 
-    def work(self) -> Talk[bool]:
+    def work(self) -> Operation[bool]:
         """Handle the lane's pending records. Return True if more work is waiting. Raises `LeaseLost`."""
         for link in self.lease.streams:
             if link.has_pending and not self.over:
@@ -207,7 +205,7 @@ class Turn:
                     yield from self._stream(link)
         return (yield from self._ack(done=True)).next_wake
 
-    def _stream(self, link: LeasedStream) -> Talk[None]:
+    def _stream(self, link: LeasedStream) -> Operation[None]:
         """Handle the records that were pending when the lease started."""
         place = ReadPosition(link.path, link.acked_offset)
         while place.offset < link.tail_offset and not self.over:
@@ -227,31 +225,31 @@ class Turn:
             if page.up_to_date:
                 return
 
-    def _page(self, page: Page, now: float) -> Talk[None]:
+    def _page(self, page: Page, now: float) -> Operation[None]:
         for record, number in _numbered(page):
             if self._plan.lane_of(page.stream, number) != self._lane:
                 self.lease.handled[page.stream] = record.offset or self.lease.handled.get(page.stream, page.begin)
                 continue
             self.lease.handling_since = now
-            now = (yield Give(Job(record, self))).now
+            now = (yield Deliver(Job(record, self))).now
             self.lease.handling_since = None
             if record.offset:
                 self.lease.handled[page.stream] = record.offset
             if self.lease.lost:
-                raise LeaseLost(f"the lease on '{page.stream}' ran out")
+                raise LeaseLost(f"the lease on '{page.stream}' expired")
             self.over = now - self.lease.began >= TURN_SECONDS
             if self.over:
                 return
             yield from self._step(now)
         self.lease.handled[page.stream] = page.offset
 
-    def _step(self, now: float) -> Talk[None]:
+    def _step(self, now: float) -> Operation[None]:
         """Advance the cursors if `ACK_SECONDS` have passed."""
         if now - self.lease.acked_at >= ACK_SECONDS:
             self.lease.acked_at = now
             yield from self._ack(done=False)
 
-    def _ack(self, *, done: bool) -> Talk[_Done]:
+    def _ack(self, *, done: bool) -> Operation[_Done]:
         """Send the cursors. Raises `LeaseLost`."""
         told = dict(self.lease.handled)
         try:
@@ -266,7 +264,7 @@ class Turn:
                 del self.lease.handled[stream]
         return answer
 
-    def _ack_one_by_one(self) -> Talk[None]:
+    def _ack_one_by_one(self) -> Operation[None]:
         """Advance each cursor separately: one of the streams, and its cursor, was deleted."""
         handled, self.lease.handled = self.lease.handled, {}
         for stream, offset in handled.items():
@@ -296,7 +294,7 @@ class Worker:
         self.lease: Lease | None = None
         self.turns_lost = 0
 
-    def join(self) -> Talk[None]:
+    def join(self) -> Operation[None]:
         """Create the group if it is missing; it receives the records appended from now on. Raises `StreamExists` if it exists with other
         settings."""
         if self._joined:
@@ -305,10 +303,10 @@ class Worker:
         self._wakes.offset = (yield from verbs.head(self._plan.wake_stream, self._retry)).offset
         for lane in range(self._plan.lanes):
             request = HttpRequest("PUT", lane_target(self._plan.group, lane), {"content-type": JSON_TYPE}, self._plan.subscription())
-            yield from call(request, self._retry, f"make the group '{self._plan.group}'", lambda _: None, repeatable=True)
+            yield from call(request, self._retry, f"create the group '{self._plan.group}'", lambda _: None, repeatable=True)
         self._joined = True
 
-    def work(self, *, wait: bool) -> Talk[None]:
+    def work(self, *, wait: bool) -> Operation[None]:
         """Yield jobs. Without `wait`, end when no lane has unclaimed work."""
         yield from self.join()
         first = crc32(self.name.encode()) % self._plan.lanes  # spread the workers over the lanes
@@ -326,7 +324,7 @@ class Worker:
             else:
                 return
 
-    def _turn(self, lane: int) -> Talk[bool]:
+    def _turn(self, lane: int) -> Operation[bool]:
         """Serve a lane once. Return True if it had work."""
         lease = yield from self._claim(lane)
         if lease is None:
@@ -339,7 +337,7 @@ class Worker:
         self.lease = None
         return True
 
-    def _claim(self, lane: int) -> Generator[Effect, Heard, Lease | None]:
+    def _claim(self, lane: int) -> Generator[Effect, EffectResult, Lease | None]:
         """Claim a lane. The worker's name is unique, so the claim number distinguishes a retry from a new claim."""
         target = lane_target(self._plan.group, lane)
         self._claims += 1
@@ -359,7 +357,7 @@ class Worker:
         since = lease.handling_since if lease is not None else None
         return lease if since is not None and now - since < self._handle_seconds else None
 
-    def _wait(self) -> Talk[set[int]]:
+    def _wait(self) -> Operation[set[int]]:
         """Long-poll the wake stream; return the lanes that it names."""
         place = self._wakes
         page = yield from place.get(self._retry, "long-poll")
@@ -380,9 +378,9 @@ class Worker:
         return None if lease is None or lease.lost else lease.ack(done=True)
 
 
-def disband(group: str, retry: Retry) -> Talk[int]:
+def disband(group: str, retry: Retry) -> Operation[int]:
     """Delete a group, its cursors and its wake stream. Return the number of lanes that it had."""
-    what = f"disband the group '{group}'"
+    what = f"delete the group '{group}'"
     count = 0
     for lane in range(LANES_MAX):
         target = lane_target(group, lane)
@@ -415,15 +413,15 @@ def _numbered(page: Page) -> list[tuple[Record, int]]:
     return [(record, token[0] - 1 if (token := parse_token(record.offset)) else 0) for record in records]
 
 
-def _timed(talk: Talk[Result]) -> Generator[Effect, Heard, tuple[Result, float]]:
-    """Run a talk; return its result and the time of the last response."""
+def _timed(operation: Operation[Result]) -> Generator[Effect, EffectResult, tuple[Result, float]]:
+    """Run an operation; return its result and the time of the last response."""
     now = 0.0
-    effect = next(talk)
+    effect = next(operation)
     while True:
-        heard = yield effect
-        now = heard.now
+        effect_result = yield effect
+        now = effect_result.now
         try:
-            effect = talk.send(heard)
+            effect = operation.send(effect_result)
         except StopIteration as stop:
             return stop.value, now
 
@@ -440,4 +438,4 @@ def _decoded(answer: HttpResponse, shape: type[Any]) -> Any:
     try:
         return msgspec.json.decode(answer.body, type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise AnswerDamaged("the answer is not what a subscription says", status=answer.status) from None
+        raise AnswerDamaged("the response does not describe a subscription", status=answer.status) from None

@@ -45,18 +45,25 @@ class Proposing(Protocol):
 
 
 class Controller:
-    """The controller of a node, on core 0. `leads` reports whether this node leads the meta group."""
+    """The controller of a node, on core 0. `is_leader` reports whether this node leads the meta group."""
 
     def __init__(
         self,
         start: CoreStart,
         maps: ClusterMapCache,
         view: ClusterView,
-        steering: Reconfiguration,
+        reconfiguration: Reconfiguration,
         service: Proposing,
-        leads: Callable[[], bool],
+        is_leader: Callable[[], bool],
     ) -> None:
-        self._start, self._maps, self._view, self._steering, self._service, self._leads = start, maps, view, steering, service, leads
+        self._start, self._maps, self._view, self._reconfiguration, self._service, self._is_leader = (
+            start,
+            maps,
+            view,
+            reconfiguration,
+            service,
+            is_leader,
+        )
         self._news = asyncio.Event()
         self._away: dict[int, float] = {}  # node -> time at which this leader first found it down (and down ever since)
         self._trouble = ""
@@ -68,7 +75,7 @@ class Controller:
         """Handle a change of a group's leader."""
         if group == META_GROUP:
             self._away = {}  # restart the timers: under the former leader a node may have been up
-            if self._leads():
+            if self._is_leader():
                 self._news.set()
 
     async def run(self) -> None:
@@ -76,7 +83,7 @@ class Controller:
         while True:
             pause = IDLE_SECONDS
             try:
-                pause = await self._round() if self._leads() else await self._announce()
+                pause = await self._round() if self._is_leader() else await self._announce()
                 self._trouble = ""
             except PolynyaError as fault:
                 pause = WAIT_SECONDS
@@ -105,7 +112,7 @@ class Controller:
         seen = msgspec.structs.replace(seen, lost=self._lost(now, seen, give_up))
         steps = await asyncio.to_thread(plan, now, seen)  # about 20 ms for a thousand groups
         for step in steps:
-            if not self._leads():
+            if not self._is_leader():
                 return 0.0
             await self._take(step)
         if steps:
@@ -159,9 +166,9 @@ class Controller:
                 log.info("a group reached its placement", extra={"of_group": group, "voters": _listed(voters)})
                 await self._propose(GroupPlaced(group, voters, epoch))
             case ChangeVoters(group, _, configuration):
-                refused(step, await self._steering.change(group, configuration))
+                refused(step, await self._reconfiguration.change(group, configuration))
             case TransferLeadership(group, _, to):
-                refused(step, await self._steering.transfer(group, to))
+                refused(step, await self._reconfiguration.transfer(group, to))
             case RemoveNode(node) if self._maps.now.nodes[node].state == NodeState.LEAVING:  # an operator may have withdrawn the removal
                 log.info("removing an emptied node", extra={"removed": node})
                 await self._propose(NodeSet(node, NodeState.REMOVED))

@@ -101,7 +101,7 @@ class ClusterMember:
             local.propose,
             stamped=local.stamped,
             address=address,
-            whereabouts=GroupLocations(own, born if born.groups else BirthMap(nodes), transport.raft.is_there),
+            whereabouts=GroupLocations(own, born if born.groups else BirthMap(nodes), transport.raft.is_up),
         )
         engine.repairer.join(transport, others_of(self._core, self.forwarding.core_at))
         service = engine.service
@@ -116,8 +116,8 @@ class ClusterMember:
         self._raft.on_messages = lambda node, messages: self._core.received(messages, node)
         self._core.leadership.listen(transport)
         self._raft.on_found = self._found
-        self._raft.on_sending = self._core.peer_sends
-        self._raft.on_taking = self._core.peer_takes
+        self._raft.on_sending = self._core.peers.sending
+        self._raft.on_taking = self._core.peers.receiving
         self._raft.group_of = group_of_message
         self.forwarding.cores_of = self._raft.cores_of
         self._raft.on_lost = self._lost
@@ -143,7 +143,7 @@ class ClusterMember:
         """Drop the links to removed nodes that have disconnected."""
         for number in self._transport.nodes:
             record = now.nodes.get(number)
-            away = not self._raft.is_there(number)
+            away = not self._raft.is_up(number)
             if away and record is not None and (record.state == NodeState.REMOVED or not record.peer):
                 await self._transport.remove_node(number)
 
@@ -162,7 +162,7 @@ class ClusterMember:
     def _cores_there(self) -> list[int]:
         """Return the addresses of the connected cores that may lead a local group."""
         voters = {node for member in self._core.members.values() for node in member.raft.configuration.voters}
-        there = [node for node in self._transport.nodes if node in voters and self._raft.is_there(node)]
+        there = [node for node in self._transport.nodes if node in voters and self._raft.is_up(node)]
         return [address(node, core) for node in there for core in range(self._raft.cores_of(node))]
 
     def replicas(self) -> list[Replica]:
@@ -173,7 +173,7 @@ class ClusterMember:
         forwarding = self.forwarding
         now, own = forwarding.whereabouts.map, self._start.birth.node
         return {
-            "polynya_nodes_down": sum(node != own and not self._raft.is_there(node) for node in now.members),
+            "polynya_nodes_down": sum(node != own and not self._raft.is_up(node) for node in now.members),
             "polynya_groups_led": len(self._core.led),
             "polynya_leads_followed_total": self._core.leadership.followed,
             "polynya_peers_connected": self._raft.there,
@@ -228,11 +228,11 @@ class ClusterMember:
 
     def _found(self, node: int, shared: Callable[[int], bool]) -> None:
         self._core.leadership.found(node)
-        self._core.peer_found(node, shared)
+        self._core.peers.found(node, shared)
 
     def _lost(self, node: int, shared: Callable[[int], bool], silent_ms: int) -> None:
-        self._core.unreachable(node, shared)
-        self._core.peer_lost(node, self._core.now_ms() - silent_ms, shared)
+        self._core.peers.unreachable(node, shared)
+        self._core.peers.lost(node, self._core.now_ms() - silent_ms, shared)
 
     def _leaderless(self) -> str | None:
         without = leaderless(self._core.members, self._core.leader_of, self.forwarding.whereabouts)
@@ -242,7 +242,9 @@ class ClusterMember:
     def _waiting(self) -> str:
         rafts = {number: member.raft for number, member in self._core.members.items()}
         forgotten = {
-            number: raft.unheard | raft.unmet for number, raft in rafts.items() if (raft.forgetful or raft.unmet) and not raft.leader
+            number: raft.awaiting_term | raft.undiscovered
+            for number, raft in rafts.items()
+            if (raft.amnesiac or raft.undiscovered) and not raft.leader
         }
         return waits(forgotten, self._transport.nodes)
 

@@ -26,8 +26,10 @@ STATES = {"cordon": NodeState.CORDONED, "uncordon": NodeState.ACTIVE, "drain": N
 class ClusterOperations:
     """Cluster operations, on any core of a cluster node."""
 
-    def __init__(self, view: ClusterView, maps: ClusterMapCache, steering: Reconfiguration, service: Proposing, cluster_id: str) -> None:
-        self._view, self._maps, self._steering, self._service, self._cluster_id = view, maps, steering, service, cluster_id
+    def __init__(
+        self, view: ClusterView, maps: ClusterMapCache, reconfiguration: Reconfiguration, service: Proposing, cluster_id: str
+    ) -> None:
+        self._view, self._maps, self._reconfiguration, self._service, self._cluster_id = view, maps, reconfiguration, service, cluster_id
 
     async def look(self) -> dict[str, Any]:
         return await self._view.look()
@@ -126,7 +128,7 @@ class ClusterOperations:
         `begun` means that the map names the target already: the transfer follows from the map, so a failure is not an error. Otherwise
         raise `ClusterRefused`, Unavailable or OutcomeUnknown."""
         try:
-            refusal = await self._steering.transfer(group, target)
+            refusal = await self._reconfiguration.transfer(group, target)
         except (Unavailable, OutcomeUnknown) as fault:
             if not begun:
                 raise

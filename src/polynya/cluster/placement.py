@@ -14,27 +14,32 @@ from polynya.service.routing.group_locations import GroupLocations, GroupMap
 from polynya.stream.placement import META_GROUP
 
 AGAIN_SECONDS = 1.0  # retry interval
-log = logging.getLogger("polynya.placing")
+log = logging.getLogger("polynya.placement")
 
 
 class PlacementReconciler:
     """Creates and drops the replicas of one core. `groups` are this core's share of the groups. `on_map` run before any action on a map."""
 
     def __init__(
-        self, core: ReplicatedEngine, residence: ReplicaLifecycle, steering: Reconfiguration, whereabouts: GroupLocations, groups: range
+        self,
+        core: ReplicatedEngine,
+        lifecycle: ReplicaLifecycle,
+        reconfiguration: Reconfiguration,
+        locations: GroupLocations,
+        groups: range,
     ) -> None:
-        self._core, self._residence, self._steering, self._whereabouts = core, residence, steering, whereabouts
+        self._core, self._lifecycle, self._reconfiguration, self._locations = core, lifecycle, reconfiguration, locations
         self._groups = groups
         self._news = asyncio.Event()
         self.on_map: list[Callable[[GroupMap], None]] = []
         self.missing: set[int] = set()  # groups with a voting replica here whose data is lost
-        core.first_of = whereabouts.first_of
+        core.first_of = locations.first_of
 
     def adopt(self, newest: GroupMap) -> None:
         """Adopt a newer map; ignore others."""
-        if newest.epoch <= self._whereabouts.map.epoch:
+        if newest.epoch <= self._locations.map.epoch:
             return
-        self._whereabouts.map = newest
+        self._locations.map = newest
         for group, member in self._core.members.items():
             member.raft.settings = self._core.settings_of(group)
         self._core.leadership.placed_anew(self._groups)
@@ -53,7 +58,7 @@ class PlacementReconciler:
 
     async def _work(self) -> bool:
         """Create and drop replicas. Return True if the core matches the map."""
-        known, node, core = self._whereabouts.map, self._whereabouts.node, self._core
+        known, node, core = self._locations.map, self._locations.node, self._core
         if not known.epoch:  # the birth map: its replicas exist already
             return True
         done = True
@@ -71,20 +76,20 @@ class PlacementReconciler:
         return done
 
     async def _make(self, group: int) -> bool:
-        known, node = self._whereabouts.map, self._whereabouts.node
+        known, node = self._locations.map, self._locations.node
         if node in known.placed_on(group) and node not in known.learners_of(group):
             self.missing.add(group)  # a new replica would forget the votes and acknowledgements that others rely on
             return True
-        await self._residence.make(group)
+        await self._lifecycle.make(group)
         log.info("created a replica", extra={"group": group})
         return True
 
     async def _drop(self, group: int) -> bool:
         """Drop a replica that is out of the map, once the group's leader confirms that it is no member."""
         told_ms = self._core.now_ms()
-        status = await self._steering.status(group)
+        status = await self._reconfiguration.status(group)
         if not status.settled or self._core.node in status.configuration.members:
             return False
-        await self._residence.drop(group, told_ms=told_ms)
+        await self._lifecycle.drop(group, told_ms=told_ms)
         log.info("dropped a replica", extra={"group": group})
         return True

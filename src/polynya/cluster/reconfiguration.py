@@ -82,7 +82,7 @@ class Reconfiguration:
         )  # fmt: skip
 
     def _must_lead(self, group: int) -> None:
-        if not self._core.leads(group):
+        if not self._core.is_leader(group):
             raise NotLeader(self._core.leader_of(group))
 
 

@@ -35,14 +35,14 @@ class StaleCopyGuard:
     def __init__(self, start: CoreStart, transport: Transport, journal: Journal, *, end: Callable[[BaseException], None]) -> None:
         self._folder = Path(start.config.data) / f"core-{start.core}"
         self._history = start.birth.history
-        self._recollection = transport.recollection
+        self._positions = transport.peer_positions
         self._end = end
         self._troubled = False
-        self._recollection.take(self._kept())
+        self._positions.restore(self._kept())
         transport.vouch(journal.begun, journal.opened, lambda: journal.settled)
-        transport.on_older = self.told
+        transport.on_stale_copy = self.on_rejected
 
-    def told(self, hello: Hello) -> None:
+    def on_rejected(self, hello: Hello) -> None:
         """Mark the folder as stale and stop: a peer recorded a later position of this journal."""
         text = (
             f"{self._folder} is a stale copy, or its journal lost its end: node {hello.node} recorded a later position ({hello.lacks}). "
@@ -62,16 +62,16 @@ class StaleCopyGuard:
 
     async def keep(self) -> None:
         """Write the reported positions if they changed. A failed write is retried."""
-        if not self._recollection.dirty:
+        if not self._positions.dirty:
             return
-        self._recollection.dirty = False
-        others = msgspec.msgpack.encode(self._recollection.give())  # a copy: peers go on to report
+        self._positions.dirty = False
+        others = msgspec.msgpack.encode(self._positions.saved())  # a copy: peers go on to report
         kept = PeerPositions(self._history, msgspec.msgpack.decode(others, type=list[JournalReport]))
         try:
             await asyncio.to_thread(write_json, self._folder / FILE, kept)
             self._troubled = False
         except OSError as error:
-            self._recollection.dirty = True
+            self._positions.dirty = True
             if not self._troubled:
                 log.warning("cannot store the journal positions of other nodes; retrying", extra={"error": str(error)})
             self._troubled = True
@@ -85,7 +85,7 @@ class StaleCopyGuard:
         return found.said if found.history == self._history else []
 
 
-def refuse_older(folder: Path) -> None:
+def refuse_stale_copy(folder: Path) -> None:
     """Raise CorruptData if the core's folder is marked as stale."""
     try:
         text = (folder / MARK).read_text()

@@ -144,7 +144,7 @@ class ClusterView:
         places = {(own, core): core for core in self._transport.others}
         raft = self._transport.raft
         for node in self._transport.nodes:  # includes a removed node that does not know it yet
-            if raft is not None and raft.is_there(node):
+            if raft is not None and raft.is_up(node):
                 places |= {(node, core): address(node, core) for core in range(raft.cores_of(node))}
 
         async def ask(transport: Transport, where: tuple[int, int], place: int) -> None:
@@ -184,7 +184,7 @@ class ClusterView:
         raft = None if self._transport is None else self._transport.raft
         if raft is None or self._maps is None:
             return []
-        return [node for node in self._maps.now.members if node != self._start.birth.node and not raft.is_there(node)]
+        return [node for node in self._maps.now.members if node != self._start.birth.node and not raft.is_up(node)]
 
     def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
         reply(msgspec.msgpack.encode(self._told()))
@@ -196,7 +196,7 @@ async def _answer(transport: Transport, place: int) -> bytes:
         try:
             return await transport.call(place, KIND_STATUSES, b"")
         except (Unavailable, OutcomeUnknown):
-            if transport.raft is None or not transport.raft.is_there(node_of(place)):
+            if transport.raft is None or not transport.raft.is_up(node_of(place)):
                 raise
             await asyncio.sleep(ASK_AGAIN_SECONDS)
 

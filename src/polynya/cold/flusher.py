@@ -257,7 +257,7 @@ class Flusher:
             self.counters.packs += 1
             published = await self._publish(key, plan.home_group, built, terms)
             if plan.size >= THREAD_FROM_BYTES:
-                await asyncio.to_thread(let_go, plan)
+                await asyncio.to_thread(release_payload, plan)
             return published
         finally:
             self.in_flight.discard(key)
@@ -362,7 +362,7 @@ def build_pack(plan: PackPlan, key: str, now_ms: int, between: Callable[[], None
     return Built(parts, found, faults)
 
 
-def let_go(plan: PackPlan) -> None:
+def release_payload(plan: PackPlan) -> None:
     """Free the batches in a thread, in steps. Freeing them at once would block the loop for about ten milliseconds."""
     work = 0
     for each in plan.slices:

@@ -34,7 +34,7 @@ FATAL = {
 }
 OTHERS_HAVE_IT = (
     "its data is damaged, or a stale copy; see the lines above. The other nodes hold all acknowledged data: move the data folder away and start "
-    "this node again while all others are up (docs/runbooks.md). Do not restore an older copy: it lacks later votes and acknowledgements"
+    "this node again while all others are up (docs/runbooks.md). Do not restore a stale copy: it lacks later votes and acknowledgements"
 )
 _PR_SET_PDEATHSIG = 1
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from polynya.raft import Entry, EntryKind
 from polynya.replica.log import decode_command
 from polynya.replica.member import Bundled, Member, Proposal, ReceivedEntry
-from polynya.stream.commands import Bundle, Command
+from polynya.stream.commands import Append, Bundle, Command
 from polynya.stream.replies import Reply
 
 _COMMAND = EntryKind.COMMAND
 
 
-def apply_committed(member: Member, on_applied: Callable[[int, Command, Reply], None], answer: Callable[[Proposal, Reply], None]) -> int:
-    """Apply them in log order; return the number of commands. `answer` is called for each command proposed here."""
+def apply_committed(
+    member: Member,
+    on_applied: Callable[[int, Command, Reply], None],
+    answer: Callable[[Proposal, Reply], None],
+    watched: Collection[int],
+) -> int:
+    """Apply them in log order; return the number of commands. `answer` is called for each command
+    proposed here. Without a `watched` stream, `on_applied` does not hear of appends."""
     committed, durable, group, count = member.committed, member.raft.durable, member.group, 0
     apply, number = group.machine.apply, group.number
     while committed and committed[0].index <= durable:
@@ -31,14 +37,16 @@ def apply_committed(member: Member, on_applied: Callable[[int, Command, Reply], 
             parts = []
         if type(command) is not Bundle:
             count += 1
-            on_applied(number, command, reply)
+            if watched or type(command) is not Append:
+                on_applied(number, command, reply)
             if parts:
                 answer(parts[0], reply)
             continue
         count += len(command.commands)
         replies: list[Reply] = reply.detail
-        for append, reply in zip(command.commands, replies, strict=True):
-            on_applied(number, append, reply)
+        if watched:
+            for append, reply in zip(command.commands, replies, strict=True):
+                on_applied(number, append, reply)
         for part, reply in zip(parts, replies, strict=False):
             answer(part, reply)
     return count

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Protocol
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 
 if TYPE_CHECKING:
-    from polynya.engine.replicated import ReplicatedEngine
     from polynya.replica.member import Member
 
 LOOK_SECONDS = 1.0
 ANSWER_SECONDS = 10.0  # without progress at a quorum while entries are pending
 _Reached = tuple[int, ...]
-log = logging.getLogger("polynya.patience")
+log = logging.getLogger("polynya.commit_timeout")
+
+
+class CommittingEngine(Protocol):
+    """The interface that this module needs of a core's engine. `led`: the groups that the core leads."""
+
+    @property
+    def led(self) -> Collection[int]: ...
+
+    @property
+    def members(self) -> Mapping[int, Member]: ...
+
+    def give_up(self, member: Member, outcome: OutcomeUnknown) -> None: ...
 
 
 class CommitTimeouts:
     """The commit timeouts of one core, from creation to `close`."""
 
-    def __init__(self, core: ReplicatedEngine) -> None:
+    def __init__(self, core: CommittingEngine) -> None:
         self._core = core
         self._loop = asyncio.get_running_loop()
         # Groups with pending entries: the progress last seen, and the time since it has not changed.

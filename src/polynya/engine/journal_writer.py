@@ -93,7 +93,7 @@ class JournalWriter:
             journal.stage(number, effects.reset.term, effects.reset.index, EntryKind.RESET, _NO_BYTES)
         if effects.hard_state is not None:
             state = effects.hard_state
-            if member.raft.recall_based:  # the recovered membership now replaces the configured one
+            if member.raft.members_learned:  # the recovered membership now replaces the configured one
                 self._belongs(member.raft)
             journal.stage(number, state.term, state.vote, EntryKind.HARD_STATE, _flag(state))
         if entries:
@@ -261,9 +261,9 @@ def hard_state_of(term: int, vote: int, payload: bytes) -> HardState:
 
 
 def _flag(state: HardState | Raft) -> bytes:
-    if state.forgetful:
+    if state.amnesiac:
         return FORGETFUL
-    return LEARNING if state.learning else UNBORN if state.unborn else _NO_BYTES
+    return LEARNING if state.learning else UNBORN if state.group_is_new else _NO_BYTES
 
 
 def _wake(write: PendingWrite, *, durable: bool) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from polynya.raft import Configuration, Mode, ProposalRefused
@@ -17,7 +17,6 @@ from polynya.transport import Reply, node_of
 if TYPE_CHECKING:
     from polynya.engine.append_origins import AppendOrigins
     from polynya.engine.journal_writer import JournalWriter
-    from polynya.engine.replicated import ReplicatedEngine
     from polynya.raft import Raft
     from polynya.replica.member import Member
 
@@ -32,7 +31,7 @@ PLACED_SECONDS = 300.0  # a leadership stays where an operator or the balancer p
 KIND_STOPPING = 1011  # other kinds: health, access, shutdown barrier, cluster view and map, object store
 KIND_FOLLOWS = 1013  # sent to a node that receives a group for its writers; the body is the group number
 STOPPING_SECONDS = 30.0  # a stop takes less time
-log = logging.getLogger("polynya.leads")
+log = logging.getLogger("polynya.leadership")
 
 
 class LeadershipTransport(Protocol):
@@ -43,10 +42,33 @@ class LeadershipTransport(Protocol):
     def call_nowait(self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]) -> None: ...
 
 
+class LeadingEngine(Protocol):
+    """The interface that this module needs of a core's engine. `led`: the groups that the core leads."""
+
+    node: int
+    on_leadership: list[Callable[[int], None]]
+
+    @property
+    def first_of(self) -> Callable[[int], int]: ...
+
+    @property
+    def now_ms(self) -> Callable[[], int]: ...
+
+    @property
+    def led(self) -> Collection[int]: ...
+
+    @property
+    def members(self) -> Mapping[int, Member]: ...
+
+    def kick(self) -> None: ...
+
+    def transfer(self, group: int, node: int) -> ProposalRefused | None: ...
+
+
 class LeaderPlacement:
     """The leadership transfers of one core, from creation to `close`."""
 
-    def __init__(self, core: ReplicatedEngine, writes: JournalWriter) -> None:
+    def __init__(self, core: LeadingEngine, writes: JournalWriter) -> None:
         self._core, self._writes = core, writes
         self._loop = asyncio.get_running_loop()
         self._given_back: dict[int, float] = {}  # group -> last attempt

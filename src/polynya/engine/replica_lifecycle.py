@@ -30,7 +30,7 @@ class ReplicaLifecycle:
                 return
             blank = Snapshot(0, 0, Configuration(()))
             before = core.departed.get(group, HardState())
-            promised = HardState(before.term, before.vote, before.forgetful, learning=True)
+            promised = HardState(before.term, before.vote, before.amnesiac, learning=True)
             if not await core.configured(group, blank):
                 raise Unavailable("the disk has no room for another replica; retrying later")
             core.add(group, RestoredMember(blank, promised))

@@ -21,7 +21,7 @@ class ReplicaReadiness:
     def of(self, member: Member) -> bool:
         """Return False for a replica that still catches up or that is no longer a member."""
         raft = member.raft
-        if raft.forgetful:
+        if raft.amnesiac:
             return False
         known = raft.configuration
         return self._node in known.voters or (self._node in known.readers and self._is_whole(member))

@@ -8,7 +8,7 @@ processed at once. Proposals wait for the write in flight and leave with the nex
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
 from polynya.base.errors import InvalidMessage, NotLeader, OutcomeUnknown, Unavailable
@@ -22,6 +22,7 @@ from polynya.engine.journal_writer import JournalWriter, WriteExecutor, WriterTh
 from polynya.engine.leadership import LeaderPlacement
 from polynya.engine.membership import ClusterSettings
 from polynya.engine.outbox import Outbox
+from polynya.engine.peer_reports import PeerReports
 from polynya.engine.replica_readiness import ReplicaReadiness
 from polynya.engine.standalone import CoreCounters
 from polynya.engine.storage import Storage
@@ -56,11 +57,6 @@ READ_SECONDS = 2.5  # timeout of a linearizable read
 DRAIN_SECONDS = 2.0  # timeout for requests in flight at a stop
 
 _BUNDLE_LEVEL = level_of(Bundle)
-Shared = Callable[[int], bool]
-
-
-def _all_groups(group: int) -> bool:
-    return True
 
 
 class ReplicatedEngine:
@@ -81,6 +77,7 @@ class ReplicatedEngine:
         self.journal = journal = storage.journal
         self.counters = CoreCounters()
         self.on_applied: Callable[[int, Command, Reply], None] = lambda group, command, reply: None
+        self.watched: Collection[int] = ()  # uids with live readers: without one, `on_applied` does not hear of appends
         self.on_turn: Callable[[], None] = lambda: None
         self.on_snapshot_effects: Callable[[Member, Effects], None] = lambda member, effects: None
         self.on_chunk: Callable[[Member, SnapshotChunk], None] = self.step
@@ -106,12 +103,13 @@ class ReplicatedEngine:
         self._writes = JournalWriter(journal, WriterThread(journal, self.counters.pace) if writer is None else writer, self, self.counters)
         self._deadlines = Deadlines(self._now_ms, self._due)
         self.members: dict[int, Member] = {}
-        self._fitness, self._doubts = ReplicaReadiness(self.node), EntryValidator()
+        self.peers = PeerReports(self.members, self._now_ms, self._kick_soon)
+        self._readiness, self._validator = ReplicaReadiness(self.node), EntryValidator()
         for number, restored in storage.restored.items():
             self._join(number, restored)
         self._writes.begin(self.members.values())
         self.leadership = LeaderPlacement(self, self._writes)
-        self._patience = CommitTimeouts(self)
+        self._commit_timeouts = CommitTimeouts(self)
         self._kick_soon()
 
     # --- replicas that come and go ---------------------------------------------------------------------------------------------
@@ -134,9 +132,9 @@ class ReplicatedEngine:
         member = self.members.pop(group, None)
         if member is not None:
             raft = member.raft
-            self.departed[group] = HardState(raft.term, raft.vote, raft.forgetful)
+            self.departed[group] = HardState(raft.term, raft.vote, raft.amnesiac)
             self.led.pop(group, None)
-            member.leads = False
+            member.leading = False
             queued, proposals = member.emptied()
             self._answer_all(queued, NotLeader(0))
             self._answer_all(proposals, OutcomeUnknown("this node is no longer the group's leader; the append may or may not be applied"))
@@ -162,7 +160,7 @@ class ReplicatedEngine:
     def _join(self, number: int, restored: RestoredMember) -> None:
         identity = Identity(number, self.node, self._cluster.seed())
         raft = Raft(identity, restored, self.settings_of(number), now_ms=self._now_ms(), ready=self._ready)
-        self._fitness.begins(number, restored)
+        self._readiness.begins(number, restored)
         self.members[number] = Member(self.shard.groups[number], raft, restored.entries)
 
     # --- proposals -------------------------------------------------------------------------------------------------------------
@@ -195,7 +193,7 @@ class ReplicatedEngine:
     def _refusal(self, member: Member, command: Command) -> Reply | BaseException | None:
         if self._dead is not None:
             return journal_failed()
-        if not member.leads:
+        if not member.leading:
             return NotLeader(self.leader_of(member.group.number))
         if self.inflight_bytes > INFLIGHT_BYTES_PER_CORE:
             self.counters.overloaded += 1
@@ -206,7 +204,7 @@ class ReplicatedEngine:
             return Unavailable("this command needs a newer feature level; some nodes run an older release. Finish the upgrade")
         if isinstance(command, PublishSlices | ReplaceSlices) and command.term != member.raft.term:  # planned in an older term
             return Unavailable("this job was planned in an older term; it will be planned again")
-        return self._patience.refusal(member.group.number) if self._patience.stuck else None
+        return self._commit_timeouts.refusal(member.group.number) if self._commit_timeouts.stuck else None
 
     # --- reads -----------------------------------------------------------------------------------------------------------------
 
@@ -217,7 +215,7 @@ class ReplicatedEngine:
 
     def fit(self, group: int) -> bool:
         """Return True if the local replica may serve reads: it is a member and has caught up."""
-        return group in self.members and self._fitness.of(self.members[group])
+        return group in self.members and self._readiness.of(self.members[group])
 
     async def linearize(self, group: int) -> None:
         """Wait until the local state includes all writes acknowledged anywhere before this call. Raises Unavailable when no leader
@@ -260,7 +258,7 @@ class ReplicatedEngine:
                 if sender and message.sender != sender:
                     raise InvalidMessage(f"a message of node {message.sender} came from node {sender}")
                 member = self.members.get(message.group)
-                if member is None or not self._doubts.accept(message, now_ms):
+                if member is None or not self._validator.accept(message, now_ms):
                     continue
                 if type(message) is SnapshotChunk:
                     self.on_chunk(member, message)
@@ -282,40 +280,14 @@ class ReplicatedEngine:
         try:
             member.raft.step(message, self._now_ms())
         except InvalidMessage as fault:
-            self._doubts.dropped(message.sender, fault, self._now_ms())
+            self._validator.dropped(message.sender, fault, self._now_ms())
         except BaseException as fault:
             self._die(fault)
         self._kick_soon()
 
-    def unreachable(self, node: int, shared: Shared = _all_groups) -> None:
-        """Handle the possible loss of messages sent to a node. `shared` selects the groups that the core there has."""
-        self._tell(shared, lambda raft, now_ms: raft.unreachable(node, now_ms))
-
-    def peer_lost(self, node: int, heard_ms: int | None = None, shared: Shared = _all_groups) -> None:
-        """Mark the node's core as lost: it has been silent since `heard_ms`, or has restarted."""
-        self._tell(shared, lambda raft, now_ms: raft.peer_lost(node, now_ms if heard_ms is None else heard_ms, now_ms))
-
-    def peer_found(self, node: int, shared: Shared = _all_groups) -> None:
-        self._tell(shared, lambda raft, now_ms: raft.peer_found(node, now_ms))
-
-    def peer_sends(self, node: int, shared: Shared = _all_groups) -> None:
-        """Note that a large message from the node's core is arriving; its Raft messages queue behind it."""
-        self._tell(shared, lambda raft, now_ms: raft.peer_sends(node, now_ms))
-
-    def peer_takes(self, node: int, shared: Shared = _all_groups) -> None:
-        """Note that a large message to the node's core is leaving; replies of its groups queue behind it."""
-        self._tell(shared, lambda raft, now_ms: raft.peer_takes(node, now_ms))
-
-    def _tell(self, shared: Shared, say: Callable[[Raft, int], None]) -> None:
-        now_ms = self._now_ms()
-        for group, member in self.members.items():
-            if shared(group):
-                say(member.raft, now_ms)
-        self._kick_soon()
-
     # --- leadership ------------------------------------------------------------------------------------------------------------
 
-    def leads(self, group: int) -> bool:
+    def is_leader(self, group: int) -> bool:
         return group in self.led
 
     def leader_of(self, group: int) -> int:
@@ -378,7 +350,7 @@ class ReplicatedEngine:
         """Stop the loop, and the writer thread after its queued writes."""
         self._dead = self._dead or RuntimeError("closed")
         self.leadership.close()
-        self._patience.close()
+        self._commit_timeouts.close()
         self._deadlines.close()
         self._writes.close()
 
@@ -387,7 +359,7 @@ class ReplicatedEngine:
         member = self.members[number]
         snapshot = member.raft.snapshot_of(index, *size_and_identity)
         member.raft.snapshotted(snapshot, min(member.first_from(keep_from), index + 1), self._now_ms())
-        member.let_go(member.raft.log.first)
+        member.release(member.raft.log.first)
         self._kick_soon()
 
     def compact(self, number: int, *, keep_from: int) -> None:
@@ -523,7 +495,7 @@ class ReplicatedEngine:
             member.committed.extend(effects.committed)
         if member.committed and member.committed[0].index <= member.raft.durable:
             self._apply(member)
-        if effects.changed or member.leads != member.can_lead():
+        if effects.changed or member.leading != member.can_lead():
             self._lead(member)
         for futures in effects.reads:
             _settle(futures, None)
@@ -537,17 +509,17 @@ class ReplicatedEngine:
 
     def _apply(self, member: Member) -> None:
         """Apply the entries that are committed and durable here."""
-        self.counters.entries += apply_committed(member, self.on_applied, self._answer)
+        self.counters.entries += apply_committed(member, self.on_applied, self._answer, self.watched)
         member.raft.applied_to(member.group.applied_index)
         self.floor_ms = max(self.floor_ms, member.group.machine.log_ms)
         self._applied = True
 
     def _lead(self, member: Member) -> None:
         """Handle a change of role, term or leader."""
-        number, leads = member.group.number, member.can_lead()
-        if leads != member.leads:
-            member.leads = leads
-            if leads:
+        number, leading = member.group.number, member.can_lead()
+        if leading != member.leading:
+            member.leading = leading
+            if leading:
                 self.led[number] = member.group.machine
             else:
                 del self.led[number]
@@ -582,7 +554,7 @@ class ReplicatedEngine:
         self._dead = error
         self._deadlines.close()
         for member in self.members.values():
-            member.leads = False
+            member.leading = False
             queued, proposals = member.emptied()
             self._answer_all(queued, journal_failed())
             self._answer_all(proposals, OutcomeUnknown("the journal could not be synced; the append may or may not be durable"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import cast
 
@@ -55,6 +55,7 @@ class StandaloneEngine:
         self.journal = journal
         self.counters = CoreCounters()
         self.on_applied: Callable[[int, Command, Reply], None] = lambda group, command, reply: None
+        self.watched: Collection[int] = ()  # uids with live readers: without one, `on_applied` does not hear of appends
         self.on_turn: Callable[[], None] = lambda: None
         self.applied_place = journal.position  # every earlier entry is applied
         self._fatal = fatal
@@ -172,7 +173,7 @@ class StandaloneEngine:
         self._busy = True
         self._turns_begun += 1
         for entry in entries:
-            if type(entry) is AppendRun:
+            if type(entry) is AppendRun and len(entry.commands) > 1:
                 entry.join()
         self.shard.number(entries)
         self.journal.stage_all(entries, FrameKind.COMMAND)
@@ -229,7 +230,7 @@ class StandaloneEngine:
         self._writing_bytes = 0
 
     def _apply(self, entries: list[PendingEntry]) -> None:
-        commit, on_applied = self.shard.commit, self.on_applied
+        commit, on_applied, watched = self.shard.commit, self.on_applied, self.watched
         count = 0
         for entry in entries:
             reply = commit(entry)
@@ -242,7 +243,8 @@ class StandaloneEngine:
             replies = reply.detail if len(entry.tokens) > 1 else [reply]
             count += len(replies)
             for command, token, answer in zip(entry.commands, entry.tokens, replies, strict=True):
-                on_applied(group, command, answer)
+                if watched:
+                    on_applied(group, command, answer)
                 try:
                     token(answer)
                 except Exception as fault:
@@ -270,7 +272,8 @@ class StandaloneEngine:
         self._turns_ended += batch.durable
         if not self._busy:
             self._went_idle(marked=not batch.durable)
-        self._ends.tell()
+        if self._ends.waiting:
+            self._ends.tell()
 
     def _went_idle(self, *, marked: bool) -> None:
         if self._proposals or self._copies:

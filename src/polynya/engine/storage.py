@@ -175,7 +175,7 @@ def _recover(storage: Storage, recovery: Recovery, groups: int, membership: Memb
         snapshot = snapshot_of(found, recovery.configuration_at(found.index, born))
     restored = recovery.result(snapshot)
     if blank and born.votes(membership.node):  # a new member, or one that lost its disk
-        restored.hard_state = HardState(forgetful=True)
+        restored.hard_state = HardState(amnesiac=True)
     restored.entries = [entry for entry in restored.entries if entry.index > snapshot.index]
     storage.restored[number] = restored
 

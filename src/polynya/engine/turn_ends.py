@@ -17,21 +17,21 @@ class TurnEnds:
     """The waiters for the end of a core's turn; `len` counts them."""
 
     def __init__(self) -> None:
-        self._waiting: list[asyncio.Future[None]] = []
+        self.waiting: list[asyncio.Future[None]] = []
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     async def wait(self, dead: BaseException | None) -> None:
         """Wait for the end of the next turn. Raises Unavailable if the core is `dead`."""
         if dead is not None:
             raise journal_failed()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
+        self.waiting.append(waiter)
         await waiter
 
     def tell(self) -> None:
         """Wake all waiters: a turn has ended, or the core is dead."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         for waiter in waiting:
             settle(waiter, None)

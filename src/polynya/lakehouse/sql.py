@@ -175,7 +175,7 @@ def _explained(tables: Sequence[TableRef]) -> Iterator[None]:
         wanted = missing[1].casefold().removesuffix(DLQ_SUFFIX)
         for table in tables:
             if table.name.casefold() == wanted and not table.iceberg:
-                raise BadQuery(f"the table '{table.name}' was never built: run polynya compact {table.name}") from None
+                raise BadQuery(f"the table '{table.name}' has no data yet: run 'polynya table sync {table.name}'") from None
         names = ", ".join(table.name for table in tables) or "none yet: polynya table create NAME --prefix PREFIX"
         raise BadQuery(f"{told.splitlines()[0]} The tables are: {names}") from None
 

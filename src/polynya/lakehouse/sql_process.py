@@ -86,11 +86,11 @@ def _outcome(question: SqlRequest) -> SqlResult | SqlRefused:
     except ConfigError as wrong:
         return SqlRefused("NO_SQL", str(wrong))
     except BadQuery as bad:
-        return SqlRefused("QUESTION_TOO_LARGE" if str(bad).startswith(LIMITED) else "SQL_INVALID", str(bad))
+        return SqlRefused("SQL_TOO_LARGE" if str(bad).startswith(LIMITED) else "SQL_INVALID", str(bad))
     except (OverflowError, RecursionError) as fault:  # for example an interval of 178 million years, or a VARIANT with a thousand levels
         return SqlRefused("SQL_INVALID", f"the result has a value that JSON cannot represent: {fault}; cast it to VARCHAR")
     except MemoryError:
-        return SqlRefused("QUESTION_TOO_LARGE", "the result takes more memory than a query may use; select less")
+        return SqlRefused("SQL_TOO_LARGE", "the result takes more memory than a query may use; select less")
 
 
 def answer(question: SqlRequest) -> SqlResult:

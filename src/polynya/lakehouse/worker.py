@@ -1,4 +1,4 @@
-"""`polynya compact` and `polynya lake run`: run jobs for tables, once or continuously."""
+"""`polynya table sync` and `polynya lake run`: run jobs for tables, once or continuously."""
 
 from __future__ import annotations
 

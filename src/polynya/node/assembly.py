@@ -76,7 +76,7 @@ class Assembly:
             hot_bytes_max=start.config.cold.max_hot_bytes_per_group or HOT_BYTES_PER_CORE,  # 0: no separate limit
         )
         self._transport = transport_of(start)
-        self._farewell = ShutdownBarrier(self._transport) if self._transport is not None else None
+        self._shutdown_barrier = ShutdownBarrier(self._transport) if self._transport is not None else None
         clock = LogClock(storage.log_ms)
         now_ms = once_per_pass(clock.now_ms, asyncio.get_running_loop())
         self._engine = CoreRuntime(
@@ -87,29 +87,29 @@ class Assembly:
             self._maps = ClusterMapCache(start.birth, start.config.cluster, self._transport, core=start.core)
             self._engine.after_turn.append(self._look_at_map)
             self._look_at_map()
-        self._joined: ClusterMember | None = None
+        self._member: ClusterMember | None = None
         if self._engine.replicated is not None and self._transport is not None:
-            self._joined = ClusterMember(start, self._transport, self._engine)
+            self._member = ClusterMember(start, self._transport, self._engine)
         trusted = start.config.is_local and not start.config.needs_token  # else clients could have webhooks call this machine's services
         self._subscriptions = Subscriptions(self.service, allow_loopback=trusted)
         self._engine.after_turn.append(self._subscriptions.pump)
         self._health = Health(start, self._transport)
         self._health.add("reached", self._unreached)
-        self._view = ClusterView(start, self._transport, self._joined.replicas if self._joined is not None else list, self._maps)
-        self._acts: ClusterActs = NoCluster(self._view)
-        self._placing: PlacementReconciler | None = None
+        self._view = ClusterView(start, self._transport, self._member.replicas if self._member is not None else list, self._maps)
+        self._operations: ClusterActs = NoCluster(self._view)
+        self._reconciler: PlacementReconciler | None = None
         self._levels: FeatureLevels | None = None
         self._reader_lag: ReplicaLag | None = None
         self._controller: Controller | None = None
-        self._older: StaleCopyGuard | None = None
-        if self._joined is not None and self._maps is not None and self._transport is not None:
-            self._older = StaleCopyGuard(start, self._transport, storage.journal, end=fail_stop)
-            self._take_part(self._joined, self._maps)
+        self._stale_copy_guard: StaleCopyGuard | None = None
+        if self._member is not None and self._maps is not None and self._transport is not None:
+            self._stale_copy_guard = StaleCopyGuard(start, self._transport, storage.journal, end=fail_stop)
+            self._take_part(self._member, self._maps)
         self._keeper = Keeper(start, self._transport)
-        if self._joined is not None:
+        if self._member is not None:
             self._keeper.join(self.service)
         self._tier: Tier | None = None
-        self._doors: Listeners | None = None
+        self._listeners: Listeners | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -123,11 +123,11 @@ class Assembly:
             self._engine.local.recalls.states = self._tier.states
             self.service.flush_here = self._tier.flush_now
             access, flusher = self._tier.access, self._tier.flusher
-            self._engine.local.store_is_full = lambda: access.store.writes.full
+            self._engine.local.memory.store_is_full = lambda: access.store.writes.full
             self._health.warn("object store", lambda: access.trouble() or flusher.trouble())
             self._view.store = lambda: access.trouble() or ""
-            store_leads = None if self._joined is None else self._joined.store_leads(access)
-        disk = DataDisk(Path(self._start.config.data), self._engine.core.counters.pace, others_lead=self._joined is not None)
+            store_leads = None if self._member is None else self._member.store_leads(access)
+        disk = DataDisk(Path(self._start.config.data), self._engine.core.counters.pace, others_lead=self._member is not None)
         self._health.warn("disk", disk.check)
         self._health.warn("streams", self._engine.local.faulted.trouble)
         self._health.registry.add(disk.samples)
@@ -136,12 +136,12 @@ class Assembly:
         backups = Backups(self._start, self._engine, self._tier)
         if self._transport is not None:  # other cores send requests from here on: everything they need must exist
             await self._transport.start()
-        if self._joined is not None:
-            self._joined.forwarding.start()
+        if self._member is not None:
+            self._member.forwarding.start()
         if self._tier is not None:
             for task in self._tier.tasks() + ([] if store_leads is None else [store_leads.run(), store_leads.answer()]):
                 self._spawn(task)
-            self._spawn(self._tier.once_claimed(self._copier(self._tier).run))
+            self._spawn(self._tier.once_claimed(self._state_copy_worker(self._tier).run))
         await self._keeper.start()
         self._spawn(self._keeper.run())
         self._register_samples()
@@ -149,16 +149,16 @@ class Assembly:
         self._spawn(self._settle())
         self._spawn(self._look_at_journal())
         self._spawn(self._look_at_snapshots())
-        if self._joined is not None:
-            self._spawn(self._look_after_readers(self._joined))
+        if self._member is not None:
+            self._spawn(self._look_after_readers(self._member))
         if self._maps is not None:
             self._spawn(self._follow_map(self._maps))
             self._spawn(self._ask_others(self._maps))
         if self._levels is not None:
             self._spawn(self._raise_levels(self._levels))
-        if self._older is not None:
-            self._spawn(self._older.run())
-        for each in (self._placing, self._controller):
+        if self._stale_copy_guard is not None:
+            self._spawn(self._stale_copy_guard.run())
+        for each in (self._reconciler, self._controller):
             if each is not None:
                 self._spawn(each.run())
         self._spawn(self._snapshot())
@@ -167,9 +167,9 @@ class Assembly:
         read_object = None if self._tier is None else self._tier.read_object
         tables = Tables(self.service, self.service.flush)
         hosts = NodeHosts(self._start.config.cluster, self._maps)
-        behind = Backends(tables, mounts, read_object, checks, backups, self._acts, hosts)
-        self._doors = Listeners(self._start, self.service, behind, self._health, self._keeper)
-        await self._doors.open()
+        behind = Backends(tables, mounts, read_object, checks, backups, self._operations, hosts)
+        self._listeners = Listeners(self._start, self.service, behind, self._health, self._keeper)
+        await self._listeners.open()
         await self._subscriptions.start(_ended)
 
     async def meet(self) -> None:
@@ -183,20 +183,20 @@ class Assembly:
 
     async def stop(self) -> None:
         """Answer requests in flight, then close the files. Acknowledged data does not depend on it."""
-        if self._joined is not None:
-            await self._joined.hand_over()
-        if self._doors is not None:
-            await self._doors.close()
-        if self._farewell is not None:
-            await self._farewell.say()
+        if self._member is not None:
+            await self._member.hand_over()
+        if self._listeners is not None:
+            await self._listeners.close()
+        if self._shutdown_barrier is not None:
+            await self._shutdown_barrier.say()
         await self._subscriptions.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._older is not None:
-            await self._older.keep()
-        if self._joined is not None:
-            self._joined.forwarding.close()
+        if self._stale_copy_guard is not None:
+            await self._stale_copy_guard.keep()
+        if self._member is not None:
+            self._member.forwarding.close()
         await self._engine.core.drain()
         if self._tier is not None:
             await self._tier.close()
@@ -206,7 +206,7 @@ class Assembly:
         self._engine.close()
         self._keeper.close()
 
-    def _copier(self, tier: Tier) -> StateCopyWorker:
+    def _state_copy_worker(self, tier: Tier) -> StateCopyWorker:
         birth, grace_ms = self._start.birth, self._start.config.cold.delete_grace_ms
         whole = CompleteMark(birth.cluster_id, birth.history, birth.groups)
         copier = StateCopyWorker(self._engine, tier.store, whole, tier.claim.owned, soon_seconds=grace_ms / 1000)
@@ -215,14 +215,14 @@ class Assembly:
 
     def _unreached(self) -> str | None:
         """Return a message if a core has not connected. Running cores report their own health; here they only need to connect."""
-        strangers = self._transport.strangers() if self._transport is not None else []
+        strangers = self._transport.missing_cores() if self._transport is not None else []
         return f"core {', '.join(map(str, strangers))} has not connected to this core" if strangers else None
 
     def reload(self) -> None:
         """Reload what may change at run time: certificates, tokens, an issuer's keys."""
         self._keeper.reload()
-        if self._joined is not None:
-            self._joined.reload()
+        if self._member is not None:
+            self._member.reload()
 
     def _register_samples(self) -> None:
         registry = self._health.registry
@@ -234,12 +234,12 @@ class Assembly:
         registry.add(metric_sources.counted(self._engine.local.recalls.counters, metric_sources.RECALLS))
         registry.add(metric_sources.counted(self._engine.retainer.counters, metric_sources.RETENTION))
         registry.add(self._keeper.samples)
-        if self._joined is not None:
-            registry.add(self._joined.samples)
+        if self._member is not None:
+            registry.add(self._member.samples)
             registry.add(self._placed_samples)
             if self._reader_lag is not None:
                 registry.add(self._reader_lag.samples)
-            for name, check in self._joined.checks():
+            for name, check in self._member.checks():
                 self._health.add(name, check)
         registry.add(metric_sources.counted(self._engine.snapshotter, metric_sources.SNAPSHOTS))
         if self._tier is not None:
@@ -255,42 +255,44 @@ class Assembly:
             registry.add(lambda: {"polynya_object_store_waiting": int(claim.reason is not None)})
             registry.add(self._tier.access.samples)
 
-    def _take_part(self, joined: ClusterMember, maps: ClusterMapCache) -> None:
+    def _take_part(self, member: ClusterMember, maps: ClusterMapCache) -> None:
         """Join the cluster: follow the map and serve cluster operations. The controller on core 0 acts where the meta group is led."""
         start, replicated = self._start, self._engine.replicated
         assert replicated is not None and self._engine.residence is not None
-        steering = Reconfiguration(self.service, replicated)
+        reconfiguration = Reconfiguration(self.service, replicated)
         groups = range(start.core, start.groups + 1, start.cores)
-        self._placing = placing = PlacementReconciler(replicated, self._engine.residence, steering, joined.forwarding.whereabouts, groups)
-        placing.adopt(maps.now)
-        self._health.nodes = lambda: joined.urls
+        self._reconciler = reconciler = PlacementReconciler(
+            replicated, self._engine.residence, reconfiguration, member.forwarding.whereabouts, groups
+        )
+        reconciler.adopt(maps.now)
+        self._health.nodes = lambda: member.urls
         self._health.warn("replicas", self._lost_here)
-        self._health.warn("certificate", joined.certificate_trouble)
-        self._view.certificate = joined.certificate_trouble
-        self._view.lost = lambda: sorted(placing.missing)
-        self._levels = joined.levels(lambda: maps.now.members if maps.now.epoch else ())
+        self._health.warn("certificate", member.certificate_trouble)
+        self._view.certificate = member.certificate_trouble
+        self._view.lost = lambda: sorted(reconciler.missing)
+        self._levels = member.levels(lambda: maps.now.members if maps.now.epoch else ())
         self._view.works_at = self._levels.lowest
-        self._reader_lag = joined.reader_lag(lambda: maps.now.readers)
+        self._reader_lag = member.reader_lag(lambda: maps.now.readers)
         self._view.lags = self._reader_lag.lags
-        joined.meet(maps.now)
-        maps.on_map += [joined.meet, placing.adopt]
-        joined.on_removed = Removal(start, maps).told
-        self._acts = ClusterOperations(self._view, maps, steering, self.service, start.birth.cluster_id)
+        member.meet(maps.now)
+        maps.on_map += [member.meet, reconciler.adopt]
+        member.on_removed = Removal(start, maps).told
+        self._operations = ClusterOperations(self._view, maps, reconfiguration, self.service, start.birth.cluster_id)
         if start.core == 0:
-            self._controller = Controller(start, maps, self._view, steering, self.service, lambda: META_GROUP in replicated.led)
+            self._controller = Controller(start, maps, self._view, reconfiguration, self.service, lambda: META_GROUP in replicated.led)
             replicated.on_leadership.append(self._controller.led)
 
     def _placed_samples(self) -> Samples:
-        assert self._maps is not None and self._placing is not None
+        assert self._maps is not None and self._reconciler is not None
         return {
             "polynya_map_epoch": self._maps.now.epoch,
             "polynya_groups_moving": len(moving(self._maps.now)),
             "polynya_placement_steps_total": 0 if self._controller is None else self._controller.steps,
-            "polynya_replicas_lost": len(self._placing.missing),
+            "polynya_replicas_lost": len(self._reconciler.missing),
         }
 
     def _lost_here(self) -> str | None:
-        lost = sorted(self._placing.missing) if self._placing is not None else []
+        lost = sorted(self._reconciler.missing) if self._reconciler is not None else []
         node = self._start.birth.node
         return f"{len(lost)} groups need replicas that this node has lost: run polynya cluster replace-disk {node}" if lost else None
 
@@ -312,8 +314,8 @@ class Assembly:
         while True:
             self._look_at_map()
             await maps.ask()
-            if self._joined is not None:
-                await self._joined.part(maps.now)
+            if self._member is not None:
+                await self._member.part(maps.now)
             await asyncio.sleep(MAP_SECONDS)
 
     async def _ask_others(self, maps: ClusterMapCache) -> None:
@@ -333,8 +335,8 @@ class Assembly:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             self._engine.local.sweep()
-            if self._joined is not None:
-                self._joined.look_at_memory()
+            if self._member is not None:
+                self._member.look_at_memory()
 
     async def _look_at_journal(self) -> None:
         """Check that the journal files exist: a deleted open file accepts writes without an error."""
@@ -348,10 +350,10 @@ class Assembly:
             await asyncio.sleep(LOOK_AT_SNAPSHOTS_SECONDS)
             await self._engine.snapshotter.look()
 
-    async def _look_after_readers(self, joined: ClusterMember) -> None:
+    async def _look_after_readers(self, member: ClusterMember) -> None:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            await joined.stranded.look()
+            await member.stranded.look()
 
     async def _retain(self) -> None:
         trouble = ""  # logged once, not every second until the cluster has formed

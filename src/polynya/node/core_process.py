@@ -19,7 +19,7 @@ import uvloop
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.limits import JOURNAL_SEGMENT_BYTES, MIB
 from polynya.cluster.join import membership_of
-from polynya.cluster.stale_copy import refuse_older
+from polynya.cluster.stale_copy import refuse_stale_copy
 from polynya.config.core_start import (
     EXIT_CLEAN,
     EXIT_CONFIG,
@@ -76,7 +76,7 @@ def _opened(start: CoreStart) -> Storage | None:
 
 def _open(start: CoreStart) -> Storage:
     folder = Path(start.config.data) / f"core-{start.core}"
-    refuse_older(folder)
+    refuse_stale_copy(folder)
     shape = {"core": start.core, "cores": start.cores, "groups": start.groups}
     return open_quickly(folder, **shape, cluster_id=start.birth.cluster_id, membership=membership_of(start))
 

@@ -20,8 +20,8 @@ from polynya.raft.messages import (
     Number,
     ReadAnswer,
     ReadRequest,
-    Recall,
-    RecallAnswer,
+    RecoverVote,
+    RecoverVoteAnswer,
     SnapshotAnswer,
     SnapshotChunk,
     TimeoutNow,
@@ -52,8 +52,8 @@ _Frame = (
     | ReadAnswer
     | SnapshotChunk
     | SnapshotAnswer
-    | Recall
-    | RecallAnswer
+    | RecoverVote
+    | RecoverVoteAnswer
 )
 _encode: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
 _decoder: msgspec.msgpack.Decoder[_Frame] = msgspec.msgpack.Decoder(_Frame)

@@ -1,5 +1,5 @@
 """Recovery of a member whose disk holds nothing of its group. A previous incarnation may have voted and acknowledged entries, so the member
-stays `forgetful` (without a vote) until that is safe. docs/formats/raft.md, Forgetting, has the protocol."""
+stays `amnesiac` (without a vote) until that is safe. docs/formats/raft.md, Disk loss, has the protocol."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import msgspec
 from polynya.raft import election, leading, membership, quiescence
 from polynya.raft.configuration import Configuration
 from polynya.raft.effects import Role
-from polynya.raft.messages import Append, Heartbeat, Message, Recall, RecallAnswer, SnapshotChunk
+from polynya.raft.messages import Append, Heartbeat, Message, RecoverVote, RecoverVoteAnswer, SnapshotChunk
 from polynya.raft.settings import NEVER
 
 if TYPE_CHECKING:
     from polynya.raft.raft import Raft
 
-PATIENCE = 2  # election times
+ELECTION_HOLDOFF = 2  # election times
 
 
 def start(raft: Raft) -> None:
-    """Initialize the state; a forgetful member queries all others before it does anything else."""
-    raft.recall_known = {index: _voices(configuration) for index, configuration in membership.possible_from(raft)}
-    raft.recall_since = min(raft.recall_known)
+    """Initialize the state; a amnesiac member queries all others before it does anything else."""
+    raft.known_voters = {index: _voices(configuration) for index, configuration in membership.possible_from(raft)}
+    raft.known_since = min(raft.known_voters)
     others = set(_members(raft)) - {raft.node}
-    raft.forgetful = raft.forgetful and not membership.is_alone(raft)
-    raft.unheard = others if raft.forgetful else set()
-    raft.unmet = others if raft.unborn else set()
-    raft.recalled = set(raft.unheard)
-    raft.recalled_term = raft.term
-    raft.recall_ms = raft.now_ms
-    raft.patient_ms = 0
+    raft.amnesiac = raft.amnesiac and not membership.is_alone(raft)
+    raft.awaiting_term = others if raft.amnesiac else set()
+    raft.undiscovered = others if raft.group_is_new else set()
+    raft.queried = set(raft.awaiting_term)
+    raft.reported_term = raft.term
+    raft.query_ms = raft.now_ms
+    raft.election_holdoff_until_ms = 0
     raft.all_blank = is_blank(raft)
 
 
@@ -41,45 +41,45 @@ def is_blank(raft: Raft) -> bool:
 
 
 def deadline_ms(raft: Raft) -> int:
-    return raft.recall_ms if raft.unheard or raft.unmet else raft.patient_ms or NEVER
+    return raft.query_ms if raft.awaiting_term or raft.undiscovered else raft.election_holdoff_until_ms or NEVER
 
 
 def tick(raft: Raft) -> None:
     """Query the members that have not answered. After the election holdoff, enter a new term, which ends every older leadership."""
-    if raft.patient_ms and raft.now_ms >= raft.patient_ms:
-        raft.patient_ms = 0
-        election.become_follower(raft, raft.recalled_term + 1, 0)
-    asked = raft.unheard | (raft.strangers - raft.recalled) if raft.unheard else raft.unmet
-    if asked and raft.now_ms >= raft.recall_ms:
-        raft.recall_ms = raft.now_ms + raft.settings.election_ms
+    if raft.election_holdoff_until_ms and raft.now_ms >= raft.election_holdoff_until_ms:
+        raft.election_holdoff_until_ms = 0
+        election.become_follower(raft, raft.reported_term + 1, 0)
+    asked = raft.awaiting_term | (raft.unknown_leaders - raft.queried) if raft.awaiting_term else raft.undiscovered
+    if asked and raft.now_ms >= raft.query_ms:
+        raft.query_ms = raft.now_ms + raft.settings.election_ms
         for node in sorted(asked):
-            raft.send(Recall(node, raft.node, raft.group, raft.term, is_blank(raft), raft.unborn))
-        for node in sorted(raft.recall_told - asked if raft.unheard else ()):  # they may know newer members by now
-            raft.send(Recall(node, raft.node, raft.group, raft.term, is_blank(raft), found=True))  # `found` avoids a second transfer
+            raft.send(RecoverVote(node, raft.node, raft.group, raft.term, is_blank(raft), raft.group_is_new))
+        for node in sorted(raft.informed - asked if raft.awaiting_term else ()):  # they may know newer members by now
+            raft.send(RecoverVote(node, raft.node, raft.group, raft.term, is_blank(raft), found=True))  # `found` avoids a second transfer
 
 
 def concerns(message: Message) -> bool:
     """Return whether the message is handled regardless of its term."""
-    return type(message) is Recall or type(message) is RecallAnswer
+    return type(message) is RecoverVote or type(message) is RecoverVoteAnswer
 
 
 def on_message(raft: Raft, message: Message) -> None:
-    if isinstance(message, Recall):
-        known = _members(raft), raft.forgetful, tuple(membership.possible_from(raft))
-        raft.send(RecallAnswer(message.sender, raft.node, raft.group, raft.term, is_blank(raft), *known))
+    if isinstance(message, RecoverVote):
+        known = _members(raft), raft.amnesiac, tuple(membership.possible_from(raft))
+        raft.send(RecoverVoteAnswer(message.sender, raft.node, raft.group, raft.term, is_blank(raft), *known))
         if message.found:
-            raft.unmet.discard(message.sender)
+            raft.undiscovered.discard(message.sender)
         else:
-            quiescence.recalled(raft, message.sender)
+            quiescence.on_recover_vote(raft, message.sender)
             _make_way(raft, message.sender)
-        if message.blank and raft.unheard:
+        if message.blank and raft.awaiting_term:
             _heard(raft, message.sender, 0, blank=True)
-    elif isinstance(message, RecallAnswer):
+    elif isinstance(message, RecoverVoteAnswer):
         if not message.blank:
-            raft.unmet.clear()  # a member with data proves that all members knew the group to be new
-        elif not message.forgetful:
-            raft.unmet.discard(message.sender)
-        if raft.unheard:
+            raft.undiscovered.clear()  # a member with data proves that all members knew the group to be new
+        elif not message.amnesiac:
+            raft.undiscovered.discard(message.sender)
+        if raft.awaiting_term:
             _learn_members(raft, message)
             _heard(raft, message.sender, message.term, blank=message.blank)
 
@@ -94,33 +94,33 @@ def _members(raft: Raft) -> tuple[int, ...]:
     return tuple(sorted(set().union(*map(_voices, membership.possible(raft)))))
 
 
-def _learn_members(raft: Raft, answer: RecallAnswer) -> None:
+def _learn_members(raft: Raft, answer: RecoverVoteAnswer) -> None:
     """Update the set of members whose answer is required. Members may have joined since, and their answers count. Members that belong only
     to configurations older than a committed one cannot be elected and may never return, so they are not awaited. A majority of each
     configuration agreed to the next one. Therefore the answers of all its members reveal the next one, if it exists."""
-    knows = not answer.blank and not answer.forgetful
+    knows = not answer.blank and not answer.amnesiac
     if knows:
-        raft.recall_told.add(answer.sender)
-    if knows and answer.configurations and answer.configurations[0][1].voters and not raft.recall_based:
+        raft.informed.add(answer.sender)
+    if knows and answer.configurations and answer.configurations[0][1].voters and not raft.members_learned:
         _begin_as(raft, *answer.configurations[0])  # a blank member may not know any members yet
-    told = answer.configurations or ((raft.recall_since, Configuration(answer.members)),)  # an older release does not send the indexes
-    raft.recall_since = since = max(raft.recall_since, told[0][0])
+    told = answer.configurations or ((raft.known_since, Configuration(answer.members)),)  # an older release does not send the indexes
+    raft.known_since = since = max(raft.known_since, told[0][0])
     for index, configuration in told:
-        if index or knows or not raft.recall_based:
-            raft.recall_known.setdefault(index, set()).update(_voices(configuration))
-    raft.recall_known = {index: members for index, members in raft.recall_known.items() if index >= since}
-    answered, before = raft.recalled - raft.unheard, raft.unheard
-    raft.recalled = set().union(*raft.recall_known.values()) - {raft.node}
-    raft.unheard = raft.recalled - answered
-    if not raft.unheard <= before:
-        raft.recall_ms = raft.now_ms
+        if index or knows or not raft.members_learned:
+            raft.known_voters.setdefault(index, set()).update(_voices(configuration))
+    raft.known_voters = {index: members for index, members in raft.known_voters.items() if index >= since}
+    answered, before = raft.queried - raft.awaiting_term, raft.awaiting_term
+    raft.queried = set().union(*raft.known_voters.values()) - {raft.node}
+    raft.awaiting_term = raft.queried - answered
+    if not raft.awaiting_term <= before:
+        raft.query_ms = raft.now_ms
 
 
 def _begin_as(raft: Raft, index: int, configuration: Configuration) -> None:
     """Replace the first configuration, known here only from the settings, with that of a member that has data. The settings may name newer
     nodes."""
-    raft.recall_based = True
-    raft.recall_known.pop(0, None)
+    raft.members_learned = True
+    raft.known_voters.pop(0, None)
     if index == raft.snapshot.index == raft.configurations[0][0] == 0:
         raft.snapshot = msgspec.structs.replace(raft.snapshot, configuration=configuration)
         raft.configurations[0] = 0, configuration
@@ -131,36 +131,36 @@ def _heard(raft: Raft, sender: int, term: int, *, blank: bool) -> None:
     a higher term this member has no vote to repeat, and its earlier acknowledgements no longer count."""
     if blank and not raft.all_blank:
         return
-    raft.unheard.discard(sender)
+    raft.awaiting_term.discard(sender)
     raft.all_blank = raft.all_blank and blank
-    raft.recalled_term = max(raft.recalled_term, term)
-    if raft.unheard:
+    raft.reported_term = max(raft.reported_term, term)
+    if raft.awaiting_term:
         return
     if raft.all_blank:
         _is_new(raft)
     else:  # a queried leader transfers leadership at no cost to clients; a term of our own would cost an election
-        raft.patient_ms = raft.now_ms + PATIENCE * raft.settings.election_ms
+        raft.election_holdoff_until_ms = raft.now_ms + ELECTION_HOLDOFF * raft.settings.election_ms
 
 
 def _is_new(raft: Raft) -> None:
     """Mark the group as new. No member campaigns before all have found this. Once a leader exists, only a member that lost its disk
     lacks a vote, and one lost disk does not lose the quorum."""
-    raft.unborn, raft.unmet = True, set(raft.recalled)
-    raft.recall_ms = raft.now_ms
-    raft.remember()
+    raft.group_is_new, raft.undiscovered = True, set(raft.queried)
+    raft.query_ms = raft.now_ms
+    raft.end_amnesia()
 
 
 def keeps_out(raft: Raft, message: Message) -> bool:
-    """Return whether a forgetful member ignores this message. It waits for a leader in a term above all that the others reported."""
-    if raft.unheard:
-        if isinstance(message, Append | Heartbeat | SnapshotChunk) and message.sender not in raft.recalled | raft.strangers:
-            raft.strangers.add(message.sender)  # it may lead members of the group that are all unknown here
-            raft.recall_ms = raft.now_ms
+    """Return whether a amnesiac member ignores this message. It waits for a leader in a term above all that the others reported."""
+    if raft.awaiting_term:
+        if isinstance(message, Append | Heartbeat | SnapshotChunk) and message.sender not in raft.queried | raft.unknown_leaders:
+            raft.unknown_leaders.add(message.sender)  # it may lead members of the group that are all unknown here
+            raft.query_ms = raft.now_ms
         return True
-    if raft.patient_ms:
-        if message.term <= raft.recalled_term or not isinstance(message, Append | Heartbeat | SnapshotChunk):
+    if raft.election_holdoff_until_ms:
+        if message.term <= raft.reported_term or not isinstance(message, Append | Heartbeat | SnapshotChunk):
             return True
-        raft.patient_ms = 0
+        raft.election_holdoff_until_ms = 0
     return False
 
 
@@ -177,10 +177,15 @@ def try_learn(raft: Raft) -> None:
     """Become a full member once everything is durable that leaders reported as committed since this replica was created. This covers the
     acknowledgements of an earlier replica on this node: a leader re-adds a member only after its removal is committed."""
     if raft.heard_commit and raft.heard_commit <= min(raft.verified, raft.durable):
-        raft.remember()
+        raft.end_amnesia()
 
 
-def try_remember(raft: Raft) -> None:
+def try_end_amnesia(raft: Raft) -> None:
     """Become a full member once the log holds an entry of a leader that was elected without the lost data."""
-    if not raft.unheard and not raft.patient_ms and raft.durable and (raft.log.term(raft.durable) or 0) > raft.recalled_term:
-        raft.remember()
+    if (
+        not raft.awaiting_term
+        and not raft.election_holdoff_until_ms
+        and raft.durable
+        and (raft.log.term(raft.durable) or 0) > raft.reported_term
+    ):
+        raft.end_amnesia()

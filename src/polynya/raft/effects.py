@@ -104,7 +104,7 @@ class Status(msgspec.Struct, frozen=True):
     applied: int
     durable: int
     last: int
-    asleep: bool
+    quiescent: bool
     peers: dict[int, PeerStatus]
     configuration: Configuration  # the one in effect
     settled: bool  # it is committed, and not joint

@@ -35,7 +35,7 @@ def become_follower(raft: Raft, term: int, leader: int) -> None:
         raft.verified = raft.acked = 0
         raft.ack_due = False
     raft.role, raft.leader = Role.FOLLOWER, leader
-    raft.sleeping = False
+    raft.quiescent = False
     raft.votes = {}
     restart_timer(raft)
 
@@ -54,7 +54,7 @@ def restart_timer(raft: Raft) -> None:
 def leader_lost(raft: Raft, heard_ms: int) -> None:
     """Schedule an election for a quiescent or doubting follower whose leader has been silent since `heard_ms`. If a pre-vote was withheld
     shortly before, grant it, so that no other member competes with that candidate."""
-    raft.sleeping = False
+    raft.quiescent = False
     raft.heard_ms = max(raft.heard_ms, min(heard_ms, raft.now_ms))
     settings, withheld = raft.settings, raft.withheld
     raft.withheld = None
@@ -71,7 +71,7 @@ def may_campaign(raft: Raft) -> bool:
     """Return whether this member may campaign. A voter that a change removes may campaign until the removal is known to be committed,
     because only it may hold certain entries (4.2.2)."""
     known = raft.configurations
-    if raft.forgetful or raft.learning or raft.unmet:
+    if raft.amnesiac or raft.learning or raft.undiscovered:
         return False
     if len(known) == 1:  # the common case, checked at every turn
         return raft.installing is None and known[0][1].votes(raft.node)
@@ -79,7 +79,7 @@ def may_campaign(raft: Raft) -> bool:
 
 
 def deadline_ms(raft: Raft) -> int:
-    if raft.sleeping or not may_campaign(raft) or (raft.settings.priority == 0 and not raft.configuration.alone(raft.node)):
+    if raft.quiescent or not may_campaign(raft) or (raft.settings.priority == 0 and not raft.configuration.alone(raft.node)):
         return NEVER
     return raft.timer_ms + raft.timeout_ms
 
@@ -92,7 +92,7 @@ def tick(raft: Raft) -> None:
 def hurry(raft: Raft) -> None:
     """Campaign by pre-vote."""
     if raft.role is not Role.LEADER and may_campaign(raft):
-        raft.sleeping = False
+        raft.quiescent = False
         raft.role, raft.leader = Role.PRECANDIDATE, 0
         restart_timer(raft)
         raft.votes = {}
@@ -104,16 +104,16 @@ def promised(raft: Raft, candidate: int) -> bool:
     """Return whether a leader relies on our promise to elect no other leader. A leader that requests votes itself has given up leadership."""
     if raft.role is Role.LEADER:
         return True
-    return candidate != raft.leader and (raft.sleeping or raft.now_ms - raft.heard_ms < raft.settings.election_ms)
+    return candidate != raft.leader and (raft.quiescent or raft.now_ms - raft.heard_ms < raft.settings.election_ms)
 
 
 def on_vote(raft: Raft, message: Vote) -> None:
-    if raft.learning or (raft.forgetful and not has_all_we_forgot(raft, message)):
+    if raft.learning or (raft.amnesiac and not covers_lost_disk(raft, message)):
         return
     if not message.forced and promised(raft, message.sender):
         if raft.role is Role.LEADER:
             leading.assert_itself(raft, message.sender)
-        elif raft.sleeping and message.pre:
+        elif raft.quiescent and message.pre:
             quiescence.doubt(raft, message)
         return
     fresh = (message.last_term, message.last_index) >= (raft.log.last_term, raft.log.last)
@@ -131,11 +131,11 @@ def on_vote(raft: Raft, message: Vote) -> None:
     raft.send(VoteAnswer(message.sender, raft.node, raft.group, raft.term, pre=False, granted=granted))
 
 
-def has_all_we_forgot(raft: Raft, asked: Vote) -> bool:
-    """Return whether a forgetful member that has all answers may vote for this candidate. The candidate may be the only other member: a
+def covers_lost_disk(raft: Raft, asked: Vote) -> bool:
+    """Return whether a amnesiac member that has all answers may vote for this candidate. The candidate may be the only other member: a
     majority of two is both, so it holds every committed entry. Otherwise its log must have an entry of a term above all reported ones
     (docs/decisions/0019). The leader of that term was elected without the lost votes."""
-    return raft.recalled == {asked.sender} or asked.last_term > raft.recalled_term
+    return raft.queried == {asked.sender} or asked.last_term > raft.reported_term
 
 
 def on_vote_answer(raft: Raft, message: VoteAnswer) -> None:
@@ -172,7 +172,7 @@ def count(raft: Raft, voter: int, *, granted: bool) -> None:
 def on_timeout_now(raft: Raft, message: TimeoutNow) -> None:
     """Campaign at once: the leader gave up its lease in favor of this member."""
     if raft.role is Role.FOLLOWER and may_campaign(raft):
-        raft.sleeping = False
+        raft.quiescent = False
         _campaign(raft, forced=True)
 
 

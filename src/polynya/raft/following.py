@@ -32,7 +32,7 @@ def arriving(raft: Raft, peer: int) -> None:
 
 def on_append(raft: Raft, message: Append) -> None:
     heard(raft, message.sender)
-    raft.sleeping = False
+    raft.quiescent = False
     if raft.learning:
         raft.heard_commit = max(raft.heard_commit, message.commit)
     if raft.installing is not None:
@@ -53,11 +53,11 @@ def on_append(raft: Raft, message: Append) -> None:
 def on_heartbeat(raft: Raft, message: Heartbeat) -> None:
     heard(raft, message.sender)
     learn_commit(raft, message.commit)
-    raft.sleeping = message.sleep and quiescence.may_sleep(raft)
+    raft.quiescent = message.quiesce and quiescence.may_quiesce(raft)
     if message.context:
         raft.ack_due = raft.ack_due or raft.learning  # answer it: an acknowledgement may be lost, the last one of a window included
         held, match = raft.verified, 0 if raft.learning else min(raft.verified, raft.durable)
-        raft.send(HeartbeatAnswer(message.sender, raft.node, raft.group, raft.term, message.context, held, match, raft.sleeping))
+        raft.send(HeartbeatAnswer(message.sender, raft.node, raft.group, raft.term, message.context, held, match, raft.quiescent))
 
 
 def learn_commit(raft: Raft, commit: int) -> None:
@@ -68,8 +68,8 @@ def learn_commit(raft: Raft, commit: int) -> None:
 
 def flush(raft: Raft) -> None:
     """Acknowledge everything that became durable, once a turn."""
-    if raft.forgetful:
-        disk_loss.try_remember(raft)
+    if raft.amnesiac:
+        disk_loss.try_end_amnesia(raft)
     elif raft.learning:
         disk_loss.try_learn(raft)
     if raft.leader == 0 or raft.installing is not None:

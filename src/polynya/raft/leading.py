@@ -151,7 +151,7 @@ def on_heartbeat_answer(raft: Raft, message: HeartbeatAnswer) -> None:
     peer.learned = peer.learned or message.match > 0
     _matched(raft, peer, message.match)
     _held(peer, message)
-    if raft.sleeping and not message.asleep:
+    if raft.quiescent and not message.quiescent:
         assert_itself(raft, message.sender)
     reading.confirm(raft)
 
@@ -181,11 +181,11 @@ def _held(peer: Progress, message: HeartbeatAnswer) -> None:
     """Detect lost appends: a member that holds less than was sent before the answered heartbeat did not receive the rest."""
     held = message.held
     if message.context >= peer.beat_context:
-        peer.asleep = message.asleep
+        peer.quiescent = message.quiescent
         if peer.mode is Mode.REPLICATE and held < peer.beat_next - 1:
             peer.probe(held + 1)
     elif not message.context:  # it woke up, possibly after it agreed to sleep
-        peer.asleep = False
+        peer.quiescent = False
     if peer.mode is Mode.PROBE and message.context > peer.probe_context:
         peer.probing = False
         if held >= peer.next - 1:
@@ -231,7 +231,7 @@ def beat(raft: Raft) -> None:
         hand_over(raft)
     snapshots.beat(raft)
     quiescence.try_sleep(raft)
-    if not raft.sleeping and raft.peers:
+    if not raft.quiescent and raft.peers:
         open_round(raft, regular=True)
 
 
@@ -255,14 +255,14 @@ def open_round(raft: Raft, *, regular: bool) -> None:
     """Send a heartbeat that requires an answer: to all members, or for reads only to voters."""
     raft.context += 1
     raft.rounds.append((raft.context, raft.now_ms))
-    sleep = quiescence.is_quiet(raft)
+    quiesce = quiescence.is_quiet(raft)
     for node, peer in raft.peers.items():
         if not regular and not raft.configuration.votes(node):
             continue
         commit = min(peer.match, raft.commit)
-        raft.send(Heartbeat(node, raft.node, raft.group, raft.term, commit, raft.context, sleep))
-        peer.told = max(peer.told, commit)
-        peer.asleep = peer.asleep and sleep
+        raft.send(Heartbeat(node, raft.node, raft.group, raft.term, commit, raft.context, quiesce))
+        peer.commit_sent = max(peer.commit_sent, commit)
+        peer.quiescent = peer.quiescent and quiesce
         late = raft.now_ms - peer.beat_ms >= raft.settings.election_ms
         if regular and (late or peer.context >= peer.beat_context):  # else the previous one is in flight to a distant member
             peer.beat_context, peer.beat_next, peer.beat_ms = raft.context, peer.next, raft.now_ms
@@ -325,8 +325,8 @@ def _replicate(raft: Raft, node: int, peer: Progress, slices: _Slices) -> None:
         _send(raft, node, peer, entries, log.size(peer.next, end))
     if peer.mode is Mode.SNAPSHOT:
         snapshots.want(raft, node, peer)
-    elif peer.told < (commit := min(peer.match, raft.commit)):
-        peer.told = commit
+    elif peer.commit_sent < (commit := min(peer.match, raft.commit)):
+        peer.commit_sent = commit
         raft.send(Heartbeat(node, raft.node, raft.group, raft.term, commit))
 
 
@@ -335,13 +335,13 @@ def _send(raft: Raft, node: int, peer: Progress, entries: list[Entry], size: int
     prev_term = raft.log.term(prev_index)
     assert prev_term is not None, "what is sent follows something known"
     raft.send(Append(node, raft.node, raft.group, raft.term, prev_index, prev_term, raft.commit, entries))
-    peer.asleep = False
+    peer.quiescent = False
     last = prev_index + len(entries)
     if peer.mode is Mode.PROBE:
         peer.probing, peer.probed, peer.probe_context = True, (last, size), raft.context
     else:
         peer.sent(last, size)
-        peer.told = max(peer.told, min(last, raft.commit))
+        peer.commit_sent = max(peer.commit_sent, min(last, raft.commit))
 
 
 def _load(raft: Raft, begin: int) -> None:

@@ -42,15 +42,15 @@ class Entry(msgspec.Struct, gc=False):
 class HardState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The durable promises of a member: the newest term seen, and its vote in that term (0: none).
 
-    `forgetful`: it lost its disk and may have made other promises. `learning`: it is a new replica in a group that may count on what a
-    predecessor held. `unborn`: it found that its group is new, and has seen no term since.
+    `amnesiac`: it lost its disk and may have made other promises. `learning`: it is a new replica in a group that may count on what a
+    predecessor held. `group_is_new`: it found that its group is new, and has seen no term since.
     """
 
     term: int = 0
     vote: int = 0
-    forgetful: bool = False
+    amnesiac: bool = False
     learning: bool = False
-    unborn: bool = False
+    group_is_new: bool = False
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
@@ -89,14 +89,14 @@ class AppendAnswer(Message, frozen=True, tag=2):
 class Heartbeat(Message, frozen=True, tag=3):
     commit: Number
     context: Natural = 0
-    sleep: bool = False
+    quiesce: bool = False
 
 
 class HeartbeatAnswer(Message, frozen=True, tag=4):
     context: Natural = 0
     held: Number = 0
     match: Number = 0
-    asleep: bool = False
+    quiescent: bool = False
 
 
 class Vote(Message, frozen=True, tag=5):
@@ -135,7 +135,7 @@ class SnapshotAnswer(Message, frozen=True, tag=11):
     received: Number
 
 
-class Recall(Message, frozen=True, tag=12):
+class RecoverVote(Message, frozen=True, tag=12):
     """A query by a member without data. `blank`: it is new or lost its disk, and has done nothing since. `found`: it knows that the group
     is new, and asks which members know that too."""
 
@@ -143,11 +143,11 @@ class Recall(Message, frozen=True, tag=12):
     found: bool = False
 
 
-class RecallAnswer(Message, frozen=True, tag=13):
-    """The answer to `Recall`. `members`: the voters and future voters, as far as the sender knows. `forgetful`: the sender itself still
+class RecoverVoteAnswer(Message, frozen=True, tag=13):
+    """The answer to `RecoverVote`. `members`: the voters and future voters, as far as the sender knows. `amnesiac`: the sender itself still
     awaits answers. `configurations`: the last one known to be committed and all after it, each with the index where it begins."""
 
     blank: bool = False
     members: tuple[Node, ...] = ()
-    forgetful: bool = False
+    amnesiac: bool = False
     configurations: tuple[tuple[Number, Configuration], ...] = ()

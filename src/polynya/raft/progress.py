@@ -18,7 +18,6 @@ class Progress:
     """The progress of one member. Invariants: match < next; `inflight` is ordered by last index, all in match + 1 … next - 1."""
 
     __slots__ = (
-        "asleep",
         "beat_context",
         "beat_ms",
         "beat_next",
@@ -27,7 +26,8 @@ class Progress:
         "chunk_heard_ms",
         "chunk_ms",
         "chunk_next",
-        "chunk_patience_ms",
+        "chunk_timeout_ms",
+        "commit_sent",
         "context",
         "heard_ms",
         "inflight",
@@ -40,8 +40,8 @@ class Progress:
         "probe_context",
         "probed",
         "probing",
+        "quiescent",
         "snapshot",
-        "told",
     )
 
     def __init__(self, next_index: int, now_ms: int) -> None:
@@ -53,16 +53,16 @@ class Progress:
         self.probe_context = -1  # … and the heartbeat before it
         self.inflight: deque[tuple[int, int]] = deque()  # (last index, bytes) of each append
         self.inflight_bytes = 0
-        self.told = 0  # the highest commit index sent to it
+        self.commit_sent = 0  # the highest commit index sent to it
         self.context = 0  # the newest heartbeat that it answered
         self.heard_ms = now_ms
-        self.asleep = self.lost = False
+        self.quiescent = self.lost = False
         self.learned = False  # a new replica reported that it may vote
         self.beat_context = self.beat_next = self.beat_ms = 0  # the regular heartbeat in flight, and the next index when it was sent
         self.snapshot: Snapshot | None = None
         self.chunk_acked = self.chunk_next = self.chunk_ms = self.chunk_back_ms = 0
         self.chunk_heard_ms = 0  # time of the last chunk answer …
-        self.chunk_patience_ms = 0  # … and the timeout of the next
+        self.chunk_timeout_ms = 0  # … and the timeout of the next
 
     def sent(self, last: int, size: int) -> None:
         self.inflight.append((last, size))
@@ -100,12 +100,12 @@ class Progress:
     def send_snapshot(self, snapshot: Snapshot, now_ms: int) -> None:
         self._enter(Mode.SNAPSHOT)
         self.snapshot = snapshot
-        self.chunk_acked = self.chunk_next = self.chunk_patience_ms = 0
+        self.chunk_acked = self.chunk_next = self.chunk_timeout_ms = 0
         self.chunk_ms = self.chunk_heard_ms = now_ms
 
     def hear_of_chunk(self, now_ms: int) -> None:
         """Record an answer to a chunk, duplicates included, and adapt the retry timeout to the interval between answers."""
-        self.chunk_patience_ms = 2 * (now_ms - self.chunk_heard_ms)
+        self.chunk_timeout_ms = 2 * (now_ms - self.chunk_heard_ms)
         self.chunk_ms = self.chunk_heard_ms = now_ms
 
     def _enter(self, mode: Mode) -> None:

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from polynya.raft.raft import Raft
 
 
-def may_sleep(raft: Raft) -> bool:
+def may_quiesce(raft: Raft) -> bool:
     """Return whether a follower has everything and may sleep."""
     last = raft.log.last
     return (
         raft.verified == raft.durable == raft.applied == last
         and raft.hard_durable
         and raft.installing is None
-        and not raft.forgetful
+        and not raft.amnesiac
         and not raft.learning
     )
 
@@ -32,39 +32,39 @@ def is_quiet(raft: Raft) -> bool:
         return False
     if not raft.applied == raft.commit == raft.durable == last or not raft.hard_durable:
         return False
-    return all(peer.lost or (peer.mode is Mode.REPLICATE and peer.match == peer.told == last) for peer in raft.peers.values())
+    return all(peer.lost or (peer.mode is Mode.REPLICATE and peer.match == peer.commit_sent == last) for peer in raft.peers.values())
 
 
 def try_sleep(raft: Raft) -> None:
     """Put the leader to sleep once all reachable members have agreed."""
-    if is_quiet(raft) and not raft.reads.waiting and all(peer.lost or peer.asleep for peer in raft.peers.values()):
-        raft.sleeping = True
+    if is_quiet(raft) and not raft.reads.waiting and all(peer.lost or peer.quiescent for peer in raft.peers.values()):
+        raft.quiescent = True
 
 
 def wake_leader(raft: Raft) -> None:
     """Wake the leader: send heartbeats at once, and restart the liveness clock of each member."""
-    if raft.sleeping:
-        raft.sleeping = False
+    if raft.quiescent:
+        raft.quiescent = False
         for peer in raft.peers.values():
             peer.heard_ms = raft.now_ms
         raft.next_beat_ms = raft.now_ms
 
 
 def doubt(raft: Raft, asked: Vote) -> None:
-    """Handle a pre-vote at a sleeping follower. The candidate may have noticed the loss of the leader first, or may be alone in missing it.
+    """Handle a pre-vote at a quiescent follower. The candidate may have noticed the loss of the leader first, or may be alone in missing it.
     Wake up and notify the leader, which then sends heartbeats at once if it is alive. The pre-vote is withheld until then."""
     raft.withheld = (raft.now_ms, asked)
-    raft.sleeping = False
+    raft.quiescent = False
     election.restart_timer(raft)
     held = raft.verified
     raft.send(HeartbeatAnswer(raft.leader, raft.node, raft.group, raft.term, 0, held, min(held, raft.durable)))
 
 
-def recalled(raft: Raft, sender: int) -> None:
+def on_recover_vote(raft: Raft, sender: int) -> None:
     """Drop the leader if it recovers from a disk loss. A heartbeat of its previous incarnation may have arrived late."""
     if raft.role is Role.FOLLOWER and raft.leader == sender:
         raft.leader = 0
-        raft.sleeping = False
+        raft.quiescent = False
         election.restart_timer(raft)
 
 
@@ -77,7 +77,7 @@ def peer_lost(raft: Raft, peer: int, heard_ms: int) -> None:
                 progress.match, progress.learned = 0, False  # it may return with an empty disk
             leading.unreachable(raft, peer)
             wake_leader(raft)
-    elif raft.leader == peer and (raft.sleeping or raft.withheld is not None):
+    elif raft.leader == peer and (raft.quiescent or raft.withheld is not None):
         election.leader_lost(raft, heard_ms)
 
 

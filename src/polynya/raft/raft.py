@@ -68,8 +68,10 @@ class Raft:
         "ack_due",  # an append awaits its answer
         "acked",  # the last index acknowledged to this term's leader
         "all_blank",  # all members that answered are blank
+        "amnesiac",
         "applied",
         "asked_ms",  # when reads were last forwarded
+        "awaiting_term",  # amnesiac: members that have not reported their term
         "chunks_arrived",
         "chunks_wanted",
         "commit",
@@ -78,8 +80,9 @@ class Raft:
         "context",  # the last heartbeat that required an answer
         "departed",  # leader: removed members and when they were removed
         "durable",
-        "forgetful",
+        "election_holdoff_until_ms",  # amnesiac, all answers received: wait this long for a newer leader
         "group",
+        "group_is_new",  # the group was found to be new, and no term has begun
         "handed",  # committed entries up to here were handed out
         "hard_due",
         "hard_durable",
@@ -87,57 +90,54 @@ class Raft:
         "heard_ms",  # the last message of a leader; promises count from here
         "held",  # messages that wait for the hard state
         "incoming",  # (snapshot, received bytes) of a transfer to this member
+        "informed",  # … members with data that answered
         "install",
         "installing",
+        "known_since",  # … from the last one that is known to be committed
+        "known_voters",  # … the voting members by index of their configuration …
         "last_active_ms",
+        "last_notified",  # (role, term, leader) last reported to the caller
         "leader",
         "learning",
         "lease_begin_ms",
         "load",
         "loading",
         "log",
+        "members_learned",  # amnesiac: a member with data reported the first configuration
         "messages",
         "next_beat_ms",
         "node",
         "now_ms",
         "own_term_index",  # the no-op of the leader's term
-        "patient_ms",  # forgetful, all answers received: wait this long for a newer leader
         "peers",
+        "queried",  # members whose answer is required
+        "query_ms",
         "queued",
+        "quiescent",
         "random_state",
         "reads",
         "ready",
-        "recall_based",  # forgetful: a member with data reported the first configuration
-        "recall_known",  # … the voting members by index of their configuration …
-        "recall_ms",
-        "recall_since",  # … from the last one that is known to be committed
-        "recall_told",  # … members with data that answered
-        "recalled",  # members whose answer is required
-        "recalled_term",
         "recount",
+        "reported_term",
         "reset",
         "role",
         "rounds",  # (context, sent_ms), not yet confirmed
         "settings",
-        "sleeping",
         "snapshot",
-        "strangers",  # unknown members that act as leaders
         "term",
         "ticket",
         "timeout_ms",
         "timer_ms",
-        "told",  # (role, term, leader) last reported to the caller
         "transfer_ms",
         "transfer_sent",  # this term has no lease any more
         "transferee",
-        "unborn",  # the group was found to be new, and no term has begun
-        "unheard",  # forgetful: members that have not reported their term
-        "unmet",  # in a new group: members that may not know yet that it is new
+        "undiscovered",  # in a new group: members that may not know yet that it is new
+        "unknown_leaders",  # unknown members that act as leaders
         "unstaged",  # the first index not yet handed out for writing
         "verified",  # up to here the log matches that of this term's leader
         "vote",
         "votes",
-        "withheld",  # (time, pre-vote received while asleep), until the leader is heard
+        "withheld",  # (time, pre-vote received while quiescent), until the leader is heard
         "writes",
     )
 
@@ -156,8 +156,8 @@ class Raft:
         snapshot, entries = restored.snapshot, restored.entries
         self.snapshot = snapshot
         self.term, self.vote = restored.hard_state.term, restored.hard_state.vote
-        self.forgetful, self.learning = restored.hard_state.forgetful, restored.hard_state.learning
-        self.unborn = restored.hard_state.unborn
+        self.amnesiac, self.learning = restored.hard_state.amnesiac, restored.hard_state.learning
+        self.group_is_new = restored.hard_state.group_is_new
         if entries and entries[0].index <= snapshot.index:
             self.log = Log(entries[0].index, entries[0].term)
             self.log.append(entries[1:])
@@ -180,7 +180,7 @@ class Raft:
         self.held: dict[tuple[type[Message], int], Message] = {}
         self.messages: list[Message] = []
         self.verified = self.acked = 0
-        self.ack_due = self.recount = self.queued = self.sleeping = False
+        self.ack_due = self.recount = self.queued = self.quiescent = False
         self.reads = reading.Reads(self.random(2**63))
         self.asked_ms = 0
         self.context = self.confirmed = 0
@@ -197,18 +197,18 @@ class Raft:
         self.chunks_arrived: list[ChunkArrived] = []
         self.load: EntryLoad | None = None
         self.loading = 0
-        self.told = (Role.FOLLOWER, self.term, 0)
+        self.last_notified = (Role.FOLLOWER, self.term, 0)
         election.draw_timeout(self)
         self.heard_commit = 0
-        self.unheard: set[int] = set()
-        self.unmet: set[int] = set()
-        self.strangers: set[int] = set()
-        self.recalled: set[int] = set()
-        self.recall_known: dict[int, set[int]] = {}
-        self.recall_since = 0
-        self.recall_based = False
-        self.recall_told: set[int] = set()
-        self.recalled_term = self.recall_ms = self.patient_ms = 0
+        self.awaiting_term: set[int] = set()
+        self.undiscovered: set[int] = set()
+        self.unknown_leaders: set[int] = set()
+        self.queried: set[int] = set()
+        self.known_voters: dict[int, set[int]] = {}
+        self.known_since = 0
+        self.members_learned = False
+        self.informed: set[int] = set()
+        self.reported_term = self.query_ms = self.election_holdoff_until_ms = 0
         self.all_blank = False
         disk_loss.start(self)
         if membership.is_alone(self):
@@ -240,7 +240,7 @@ class Raft:
         if disk_loss.concerns(message):
             disk_loss.on_message(self, message)
             return
-        if self.forgetful and disk_loss.keeps_out(self, message):
+        if self.amnesiac and disk_loss.keeps_out(self, message):
             return
         peer = self.peers.get(message.sender)
         if peer is not None:
@@ -397,8 +397,8 @@ class Raft:
             effects.committed = self.log.entries(self.handed + 1, self.commit + 1)
             self.handed = self.commit
         now = (self.role, self.term, self.leader)
-        if now != self.told:
-            self.told, effects.changed = now, True
+        if now != self.last_notified:
+            self.last_notified, effects.changed = now, True
         if self.install is not None or self.chunks_wanted or self.chunks_arrived or self.load is not None:
             effects.install, effects.chunks_wanted, effects.chunks_arrived = self.install, self.chunks_wanted, self.chunks_arrived
             effects.load = self.load
@@ -409,7 +409,7 @@ class Raft:
     def deadline_ms(self) -> int:
         """Return the time when `tick` is due; NEVER while the group sleeps."""
         if self.role is Role.LEADER:
-            return NEVER if self.sleeping else self.next_beat_ms
+            return NEVER if self.quiescent else self.next_beat_ms
         return min(election.deadline_ms(self), reading.deadline_ms(self), disk_loss.deadline_ms(self))
 
     @property
@@ -426,9 +426,9 @@ class Raft:
     def status(self) -> Status:
         peers = {node: PeerStatus(peer.match, peer.mode.name.lower(), peer.heard_ms, peer.lost) for node, peer in self.peers.items()}
         return Status(
-            self.group, self.role, self.term, self.leader, self.commit, self.applied, self.durable, self.log.last, self.sleeping, peers,
+            self.group, self.role, self.term, self.leader, self.commit, self.applied, self.durable, self.log.last, self.quiescent, peers,
             self.configuration, not self.configuration.joint and self.configurations[-1][0] <= self.commit,
-            tuple(sorted(self.unheard | self.unmet)) if self.forgetful or self.unmet else None,
+            tuple(sorted(self.awaiting_term | self.undiscovered)) if self.amnesiac or self.undiscovered else None,
         )  # fmt: skip
 
     # --- for the other modules of this package -------------------------------------------------------------------------------------
@@ -458,20 +458,20 @@ class Raft:
         assert term > self.term or (term == self.term and self.vote in {0, vote}), "terms only grow, and there is one vote in each"
         if (term, vote) != (self.term, self.vote):
             self.term, self.vote = term, vote
-            self.unborn = False
-            self.unmet.clear()
+            self.group_is_new = False
+            self.undiscovered.clear()
             self.hard_due, self.hard_durable = True, False
             self.wake()
 
-    def remember(self) -> None:
-        """Clear the forgetful and learning states: the lost promises no longer matter."""
-        self.forgetful = self.learning = False
+    def end_amnesia(self) -> None:
+        """Clear the amnesiac and learning states: the lost promises no longer matter."""
+        self.amnesiac = self.learning = False
         self.hard_due, self.hard_durable = True, False
         self.wake()
 
     @property
     def _hard_state(self) -> HardState:
-        return HardState(self.term, self.vote, self.forgetful, self.learning, self.unborn)
+        return HardState(self.term, self.vote, self.amnesiac, self.learning, self.group_is_new)
 
     def cut(self, index: int) -> None:
         """Remove the entries from `index` on, because the leader lacks them or they are withdrawn."""

@@ -42,7 +42,7 @@ class Recovery:
         self._seen = True
         self.departed = None
         if not configuration.voters:
-            self._hard_state = HardState(self._hard_state.term, self._hard_state.vote, self._hard_state.forgetful, learning=True)
+            self._hard_state = HardState(self._hard_state.term, self._hard_state.vote, self._hard_state.amnesiac, learning=True)
         self._configured.append((index, configuration))
 
     def dropped(self, state: HardState) -> None:
@@ -101,7 +101,7 @@ class Recovery:
         hard = (
             self._hard_state
             if self._hard_state.term >= last_term
-            else HardState(last_term, 0, self._hard_state.forgetful, self._hard_state.learning)
+            else HardState(last_term, 0, self._hard_state.amnesiac, self._hard_state.learning)
         )
         return RestoredMember(snapshot, hard, kept, reset=not fits)
 

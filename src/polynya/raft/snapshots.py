@@ -16,7 +16,7 @@ from polynya.raft.progress import Mode, Progress
 if TYPE_CHECKING:
     from polynya.raft.raft import Raft
 
-PATIENCE_MAX = 16  # election times
+CHUNK_TIMEOUT_MAX = 16  # election times
 
 
 def taken(raft: Raft, snapshot: Snapshot, first: int) -> None:
@@ -86,12 +86,12 @@ def beat(raft: Raft) -> None:
     the snapshot from the start."""
     election_ms = raft.settings.election_ms
     for peer in raft.peers.values():
-        patience_ms = min(max(peer.chunk_patience_ms, election_ms), PATIENCE_MAX * election_ms) if peer.chunk_acked else election_ms
-        if peer.snapshot is not None and raft.now_ms - peer.chunk_ms >= patience_ms:
+        timeout_ms = min(max(peer.chunk_timeout_ms, election_ms), CHUNK_TIMEOUT_MAX * election_ms) if peer.chunk_acked else election_ms
+        if peer.snapshot is not None and raft.now_ms - peer.chunk_ms >= timeout_ms:
             if peer.chunk_acked == peer.snapshot.size:
                 peer.chunk_acked = 0
             peer.chunk_next, peer.chunk_ms = peer.chunk_acked, raft.now_ms
-            peer.chunk_patience_ms = 2 * patience_ms
+            peer.chunk_timeout_ms = 2 * timeout_ms
 
 
 def _is_sending(raft: Raft, wanted: ChunkWanted) -> bool:
@@ -104,7 +104,7 @@ def _is_sending(raft: Raft, wanted: ChunkWanted) -> bool:
 
 def on_chunk(raft: Raft, message: SnapshotChunk) -> None:
     following.heard(raft, message.sender)
-    raft.sleeping = False
+    raft.quiescent = False
     snapshot = message.snapshot
     if raft.installing is not None:
         if raft.installing == snapshot:

@@ -77,7 +77,7 @@ class Member:
     Invariants: applied entries are durable here, so that a hot batch's place can always be read. `places` has one ascending place for
     each log entry given to the journal. `proposals` are in index order."""
 
-    __slots__ = ("committed", "first", "group", "leads", "places", "proposals", "queue", "raft", "reading")
+    __slots__ = ("committed", "first", "group", "leading", "places", "proposals", "queue", "raft", "reading")
 
     def __init__(self, group: Group, raft: Raft, entries: list[Entry]) -> None:
         """Create the member. `entries` are the log entries found in the journal at start, with their places."""
@@ -89,7 +89,7 @@ class Member:
         self.queue: list[Entry] = []  # proposals of this turn
         self.proposals: deque[Proposed] = deque()  # in the log, not answered
         self.reading: list[Any] | None = None  # waiters of the read round that is sent with this turn
-        self.leads = False  # elected, and every entry of earlier terms is applied
+        self.leading = False  # elected, and every entry of earlier terms is applied
 
     def staged(self, entries: list[Entry]) -> None:
         """Record the journal places of new entries; earlier entries with the same or larger indexes are dropped."""
@@ -107,7 +107,7 @@ class Member:
         del self.places[:]
         self.committed.clear()
 
-    def let_go(self, first: int) -> None:
+    def release(self, first: int) -> None:
         """Drop the places of entries before `first`, which the log no longer needs."""
         if first > self.first:
             del self.places[: first - self.first]

@@ -7,8 +7,8 @@ from typing import Protocol
 
 import msgspec
 
-from polynya.stream.commands import Command, Retention
-from polynya.stream.replies import Reply
+from polynya.stream.commands import Append, Command, Retention
+from polynya.stream.replies import Done, Reply
 from polynya.stream.state.model import Stream
 
 DoneAll = Callable[[Sequence[Reply | BaseException]], None]
@@ -52,7 +52,7 @@ def facts_of(stream: Stream, history: int = 0, *, known: bool = True) -> Facts:
         stream.ttl_seconds,
         stream.expires_at_ms,
         history,
-        None if stream.front is None else stream.front.retention,
+        None if stream.extras is None else stream.extras.retention,
         stream.stream_seq,
         known,
     )
@@ -158,6 +158,10 @@ class LiveEvent(msgspec.Struct, gc=False, array_like=True):
     known: bool = True  # no acknowledged record follows at this moment; False on a replica that is not the leader
 
 
+AppendTo = Callable[[Append, Done], None]
+"""Propose an append that was stamped in this pass of the loop; see `Service.propose`."""
+
+
 class Sink(Protocol):
     """A live subscriber. `live` is called on the loop, must not block, and must bound its buffer."""
 
@@ -186,6 +190,10 @@ class Service(Protocol):
         leader."""
         ...
 
+    def appender(self, name: str) -> AppendTo:
+        """Return the bound appender of a stream, whether it exists or not. It proposes appends as `propose` does, and may be kept."""
+        ...
+
     def propose(self, name: str, command: Command, done: Callable[[Reply | BaseException], None]) -> None:
         """Propose a command of this stream to its group's log. `done` runs on the loop with the reply, Unavailable (not applied) or
         OutcomeUnknown. A refusal that needs no log entry may call `done` before this returns."""
@@ -206,9 +214,9 @@ class Service(Protocol):
 
     async def read(self, query: ReadQuery) -> Page | Refusal: ...
 
-    async def attach(self, name: str, sink: Sink, *, local: bool = False) -> Facts | Refusal:
+    async def attach(self, name: str, sink: Sink, *, local: bool = False, numbers: bool = False) -> Facts | Refusal:
         """Deliver every event after the returned tail to `sink`, in order. Attach first, read up to the returned tail, then go live.
-        `local`: see `facts`."""
+        `local`: see `facts`. `numbers`: a tail watch, whose events carry no payload if the stream is on another core."""
         ...
 
     def detach(self, uid: int, sink: Sink) -> None: ...

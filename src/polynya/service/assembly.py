@@ -72,8 +72,8 @@ class CoreRuntime:
         self.groups = CoreGroups(self._term, self.service, self.snapshotter, self.repairer)
         if self.replicated is not None:
             self._join(self.replicated)
-        self.core.on_applied = self.local.applied
-        self.after_turn: list[Callable[[], None]] = [self.local.turned, self.settler.pump]
+        self.core.on_applied, self.core.watched = self.local.applied, self.local.feeds.sinks
+        self.after_turn: list[Callable[[], None]] = [self.local.memory.measure, self.settler.pump]
         self.core.on_turn = self._turned
 
     def indexes(self) -> dict[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from operator import attrgetter
 from typing import Any
 
@@ -56,6 +56,7 @@ from polynya.stream.rules import (
 from polynya.stream.snapshots import encode as snapshots
 from polynya.stream.state import feature_level, index
 from polynya.stream.state.changes import Changes
+from polynya.stream.state.effects import TailMoved
 from polynya.stream.state.index import Index
 from polynya.stream.state.model import HotBatch, Pack, PackReference, Stream
 from polynya.stream.subscriptions import links
@@ -104,6 +105,8 @@ class Machine:
         self.producer_id_counter = 0  # Kafka producer ids that this group has allotted
         self.log_ms = 0  # the largest applied log time; refused commands count too
         self.changes = Changes()
+        self.watched: Container[int] = frozenset()  # uids whose tails somebody follows here; no part of the state
+        self.effects: list[TailMoved] = []  # on watched streams, since `take_effects`
         self._room = 0  # spare dict slots that `streams` may have allocated beyond its entries
 
     def apply(self, command: Command, place: int = 0) -> Reply:
@@ -112,6 +115,11 @@ class Machine:
         if now_ms > self.log_ms:
             self.log_ms = now_ms
         return _RULES[type(command)](self, command, place)
+
+    def take_effects(self) -> list[TailMoved]:
+        """Return the effects since the last call, in log order."""
+        effects, self.effects = self.effects, []
+        return effects
 
     def lookup(self, name: str) -> Stream | None:
         """Return the stream of a canonical name, including soft-deleted and excluding evicted streams."""
@@ -192,7 +200,7 @@ class Machine:
             self.release_pack(pack, home_group, now_ms)
         return Reply(Code.OK, detail=accepted)
 
-    def make_small(self, gone: int) -> None:
+    def compact_dicts(self, gone: int) -> None:
         """Rebuild the stream dicts after `gone` removals if they are mostly empty: a dict never shrinks in place."""
         self._room = max(self._room, len(self.streams) + gone)
         if self._room > 2 * len(self.streams) + 1024:

@@ -110,11 +110,11 @@ class ClusterMap(msgspec.Struct, array_like=True, frozen=True, dict=True):
         able = sum(node.state <= NodeState.DRAINING and not node.reader for node in self.nodes.values())
         return max(voters_wanted(META_VOTERS_MAX, able), wanted)
 
-    def holds(self, node: int) -> int:
+    def replica_count(self, node: int) -> int:
         """Return the number of groups with the node as a goal voter."""
         return sum(node in placement.goal for placement in self.groups.values())
 
-    def leads(self, node: int) -> int:
+    def leader_count(self, node: int) -> int:
         """Return the number of groups with the node as preferred leader."""
         return sum(placement.first == node for placement in self.groups.values())
 

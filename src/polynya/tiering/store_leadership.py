@@ -24,7 +24,7 @@ ASK_SECONDS = 5.0  # between two requests to the other nodes
 ANSWER_SECONDS = 3.0  # timeout of a request
 SHUN_SECONDS = 3 * ASK_SECONDS  # an asking node receives no leadership for this long
 ASKING_MAX = 1024  # pending replies
-log = logging.getLogger("polynya.leads")
+log = logging.getLogger("polynya.leadership")
 Taken = Callable[[bytes | BaseException], None]
 
 

@@ -21,7 +21,7 @@ from polynya.transport.handshake import (
     encode_hello,
     judge,
     node_name,
-    older_text,
+    stale_copy_text,
 )
 from polynya.transport.link import FRAME_BYTES_MAX, HELLO_BYTES_MAX, FrameLink, FrameType
 
@@ -56,8 +56,8 @@ class Dialer:
         self._tls = tls
         self._on_hello = on_hello
         self.on_removed: Callable[[Hello], None] = lambda hello: None  # called if the peer rejects this node as removed from the cluster
-        self.on_older: Callable[[Hello], None] = lambda hello: None  # … or as a stale copy of its data
-        self.keep_out: Callable[[Hello], str] = lambda hello: ""  # returns what a stale peer's journal lacks
+        self.on_stale_copy: Callable[[Hello], None] = lambda hello: None  # … or as a stale copy of its data
+        self.rejection: Callable[[Hello], str] = lambda hello: ""  # returns what a stale peer's journal lacks
         self._troubles: set[str] | None = None  # None before the first attempt
         self.refusal = ""  # why one side rejected the other in the last attempt
 
@@ -84,7 +84,7 @@ class Dialer:
     async def ask(self) -> Hello:
         """Return the `Hello` of the node's first core without joining (`own.asks`). Raises OSError."""
         async with asyncio.timeout(CONNECT_SECONDS + GREET_SECONDS):
-            link, type_, kind, body = await self._greet(0, LANE_ASK)
+            link, type_, kind, body = await self._handshake(0, LANE_ASK)
         certified = certified_names(link)
         link.close()
         try:
@@ -98,17 +98,17 @@ class Dialer:
         return other
 
     async def _connect(self, core: int, lane: int) -> FrameLink:
-        link, type_, kind, body = await self._greet(core, lane)
+        link, type_, kind, body = await self._handshake(core, lane)
         try:
             self._judge(type_, kind, body, core, link)
         except BaseException:
             link.close()
             raise
         link.body_bytes_max = FRAME_BYTES_MAX
-        link.complain = self._unsound
+        link.on_invalid = self._unsound
         return link
 
-    async def _greet(self, core: int, lane: int) -> tuple[FrameLink, int, int, bytes]:
+    async def _handshake(self, core: int, lane: int) -> tuple[FrameLink, int, int, bytes]:
         """Connect and send our `Hello`. Return the link and the answer."""
         async with asyncio.timeout(CONNECT_SECONDS):
             raw = await self._open()
@@ -125,7 +125,7 @@ class Dialer:
         try:
             await loop.create_connection(lambda: greeting.link, sock=raw, ssl=context, server_hostname=name)
         finally:
-            let_go(raw, loop)
+            detach_socket(raw, loop)
         try:
             greeting.link.send(FrameType.HELLO, 0, 0, encode_hello(self.own))
             return greeting.link, *await greeting.answer
@@ -159,14 +159,14 @@ class Dialer:
             raise HandshakeRefused("the peer does not support this protocol") from None
         if type_ == FrameType.REFUSED:
             if (other.removed or other.lacks) and not judge(self.own, other, expected=self.node, certified=certified_names(link)):
-                (self.on_removed if other.removed else self.on_older)(other)
+                (self.on_removed if other.removed else self.on_stale_copy)(other)
             raise HandshakeRefused(f"it refuses this node: {body[kind:].decode(errors='replace')}")
         reason = judge(self.own, other, expected=self.node, certified=certified_names(link))
         if type_ != FrameType.WELCOME or reason:
             raise HandshakeRefused(reason or "the peer does not support this protocol")
-        lacking = self.keep_out(other)
+        lacking = self.rejection(other)
         if lacking:  # the peer receives the reason when it connects to this node
-            raise HandshakeRefused(older_text(self.node, lacking))
+            raise HandshakeRefused(stale_copy_text(self.node, lacking))
         self._on_hello(other)
         if other.core != core:
             raise HandshakeRefused(f"it has {other.cores} cores, and core {other.core} answered for core {core}")
@@ -194,7 +194,7 @@ class _Greeting:
         self.answer: asyncio.Future[tuple[int, int, bytes]] = asyncio.get_running_loop().create_future()
         self.link = FrameLink(_nothing, self._frame, self._lost, checked=checked)
         self.link.body_bytes_max = HELLO_BYTES_MAX
-        self.link.complain = lambda reason: None  # `_note` logs the missing answer
+        self.link.on_invalid = lambda reason: None  # `_note` logs the missing answer
 
     def _frame(self, type_: int, kind: int, ident: int, body: bytes) -> None:
         if not self.answer.done():
@@ -205,7 +205,7 @@ class _Greeting:
             self.answer.set_exception(self._unanswered)
 
 
-def let_go(raw: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+def detach_socket(raw: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
     """Detach `raw` after `create_connection`: the transport owns its descriptor, whatever the outcome.
 
     uvloop attaches the object to the transport only after its first wait. If the connection breaks before that, the transport has already

@@ -38,7 +38,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
     removed: int = 0  # sent to a removed node: the epoch of a map without it (docs/decisions/0017)
     journal: int = 0  # number of the core's journal; 0: not reported
     opened: int = 0  # end of the journal when this incarnation of the core started
-    life: int = 0  # incarnation of the core, a random number
+    incarnation: int = 0  # incarnation of the core, a random number
     lacks: str = ""  # sent to a node with a stale journal: what it has lost (docs/decisions/0023)
     epoch: int = 0  # of the newest cluster map that it knows
 
@@ -91,7 +91,7 @@ def judge(own: Hello, other: Hello, *, expected: int, certified: tuple[str, ...]
     return ""
 
 
-def older_text(node: int, lacks: str) -> str:
+def stale_copy_text(node: int, lacks: str) -> str:
     """Return the reason for rejecting a node with a stale journal."""
     return f"node {node} returned with a stale copy of its data ({lacks}): restart it on an empty data directory"
 

@@ -19,16 +19,16 @@ MOVED_BYTES = 32 * KIB
 class Keepalive:
     """Keepalive of successive connections. Call `beat` a few times a second."""
 
-    __slots__ = ("_beaten", "_taken", "_unsent", "heard", "taking")
+    __slots__ = ("_beaten", "_taken", "_unsent", "heard", "moving")
 
     def __init__(self) -> None:
         self.heard = self._beaten = 0.0  # in the event loop's time
-        self.taking = False  # at the last beat, much data was moving ahead of the PING answer
+        self.moving = False  # at the last beat, much data was moving ahead of the PING answer
         self._taken = self._unsent = 0
 
     def begin(self, now: float) -> None:
         self.heard = self._beaten = now
-        self.taking = False
+        self.moving = False
         self._taken = self._unsent = 0
 
     def beat(self, link: FrameLink, now: float, synced: int = 0) -> None:
@@ -36,7 +36,7 @@ class Keepalive:
         unsent = link.unsent
         taken = link.handed - unsent
         moved, busy = taken - self._taken, self._unsent >= BUSY_BYTES
-        self.taking = moved >= MOVED_BYTES and (busy or unsent >= BUSY_BYTES)
+        self.moving = moved >= MOVED_BYTES and (busy or unsent >= BUSY_BYTES)
         if not link.quiet or (moved > 0 and busy) or now - self._beaten > TICK_SECONDS_MAX:
             self.heard = now
         self._beaten, self._taken, self._unsent = now, taken, unsent

@@ -32,7 +32,7 @@ class Lane:
         self._on_down = on_down
         self._on_taking = on_taking
         self.dropped = 0
-        self._pulse = Keepalive()
+        self._keepalive = Keepalive()
         self._link: FrameLink | None = None
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
@@ -45,7 +45,7 @@ class Lane:
 
     def silent_seconds(self, now: float) -> float:
         """Return how long nothing was received."""
-        return max(0.0, now - self._pulse.heard)
+        return max(0.0, now - self._keepalive.heard)
 
     def send(self, messages: list[bytes]) -> None:
         """Send messages at once, or queue them. Without a connection they are dropped."""
@@ -75,8 +75,8 @@ class Lane:
     def tick(self, now: float) -> None:
         """Run the keepalive; called a few times a second."""
         if self._link is not None:
-            self._pulse.beat(self._link, now, self.synced())
-            if self._pulse.taking:
+            self._keepalive.beat(self._link, now, self.synced())
+            if self._keepalive.moving:
                 self._on_taking()
 
     def hurry(self) -> None:
@@ -93,7 +93,7 @@ class Lane:
         self._link = link
         link.on_frame, link.on_lost, link.on_room = _only_pongs, self._gone, self._send_queued
         link.transport.set_write_buffer_limits(high=SOCKET_BYTES_MAX, low=SOCKET_BYTES_MAX // 2)
-        self._pulse.begin(asyncio.get_running_loop().time())
+        self._keepalive.begin(asyncio.get_running_loop().time())
         self._on_up()
         return True
 

@@ -67,7 +67,7 @@ class FrameLink(asyncio.Protocol):
         self.on_lost = on_lost
         self.checked = checked
         self.body_bytes_max = FRAME_BYTES_MAX  # a longer frame is invalid; smaller before the handshake
-        self.complain: Callable[[str], None] = _told  # called with the reason when received data is invalid; the connection then ends
+        self.on_invalid: Callable[[str], None] = _told  # called with the reason when received data is invalid; the connection then ends
         self.on_room: Callable[[], None] = _nothing  # called when it is no longer full
         self.quiet = False  # nothing was received since this was last set
         self.received = self.handed = 0  # total bytes received, and handed to the socket or its buffer
@@ -134,7 +134,7 @@ class FrameLink(asyncio.Protocol):
 
     def fail(self, reason: str) -> None:
         """Report invalid data and drop the connection."""
-        self.complain(reason)
+        self.on_invalid(reason)
         self.close()
 
     def end(self) -> None:

@@ -38,13 +38,13 @@ class PeerSubscription:
 class Peer:
     """All requests of this core to one other core. `name` is used in messages to users."""
 
-    def __init__(self, name: str, connect: Connect, *, call_seconds: float, pulse: Keepalive | None = None) -> None:
+    def __init__(self, name: str, connect: Connect, *, call_seconds: float, keepalive: Keepalive | None = None) -> None:
         self.name = name
         self.now = 0.0  # the event loop's time at the last tick, precise enough for deadlines
         self.refused = 0
         self.failed = 0
         self._connect = connect
-        self._pulse = pulse  # None: the kernel reports at once when the peer ends
+        self._keepalive = keepalive  # None: the kernel reports at once when the peer ends
         self._call_seconds = call_seconds
         self._link: FrameLink | None = None
         self._down_since = math.inf  # set by the first tick; requests wait for the first connection, too
@@ -123,8 +123,8 @@ class Peer:
         """Fail requests that timed out; called a few times a second."""
         self.now = now
         self._down_since = min(self._down_since, now)
-        if self._pulse is not None and self._link is not None:
-            self._pulse.beat(self._link, now)
+        if self._keepalive is not None and self._link is not None:
+            self._keepalive.beat(self._link, now)
         if self._link is None and self._waiting and now - self._down_since > WAIT_SECONDS:
             self._fail_waiting(self._unavailable())
         while self._calls:
@@ -167,8 +167,8 @@ class Peer:
         if not link.up:
             return False
         self._link = link
-        if self._pulse is not None:
-            self._pulse.begin(asyncio.get_running_loop().time())
+        if self._keepalive is not None:
+            self._keepalive.begin(asyncio.get_running_loop().time())
         link.on_frame, link.on_lost = self._on_frame, self._on_lost
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         for frame in waiting:

@@ -23,7 +23,7 @@ class JournalReport(msgspec.Struct):
     core: int
     journal: int  # the journal's number
     synced: int
-    lives: tuple[int, ...] = ()  # accepted incarnations of the core, the newest last
+    incarnations: tuple[int, ...] = msgspec.field(default=(), name="lives")  # accepted incarnations of the core, the newest last
     before: tuple[int, ...] = ()  # numbers of the journals that this one replaced, the newest last
 
 
@@ -32,21 +32,21 @@ class PeerJournalPositions:
 
     def __init__(self) -> None:
         self.dirty = False
-        self.kept_out: dict[int, str] = {}  # nodes that came with a stale journal, and what it lacks
+        self.rejected: dict[int, str] = {}  # nodes that came with a stale journal, and what it lacks
         self._said: dict[int, JournalReport] = {}
 
-    def take(self, said: Iterable[JournalReport]) -> None:
+    def restore(self, said: Iterable[JournalReport]) -> None:
         """Load the reports saved before a restart."""
         self._said = {address(each.node, each.core): each for each in said}
 
-    def give(self) -> list[JournalReport]:
+    def saved(self) -> list[JournalReport]:
         """Return the reports to save for the next start."""
         return list(self._said.values())
 
     def lacks(self, hello: Hello) -> str:
         """Return what the journal of a connecting core has lost, as text; empty if nothing is known to be lost."""
         known = self._said.get(address(hello.node, hello.core))
-        if known is None or not hello.journal or hello.life in known.lives:
+        if known is None or not hello.journal or hello.incarnation in known.incarnations:
             return ""
         if hello.journal in known.before:
             return "its journal has been replaced by another one"
@@ -54,31 +54,31 @@ class PeerJournalPositions:
             return f"its journal ends at {place_text(hello.opened)}, but was synced up to {place_text(known.synced)}"
         return ""
 
-    def keep_out(self, hello: Hello) -> str:
+    def rejection(self, hello: Hello) -> str:
         """Return the same as `lacks`, and record a core that is rejected for it."""
         lacking = self.lacks(hello)
         if lacking:
-            self.kept_out[hello.node] = lacking
+            self.rejected[hello.node] = lacking
         return lacking
 
-    def greet(self, hello: Hello) -> None:
+    def record_accepted(self, hello: Hello) -> None:
         """Record an accepted core."""
         if not hello.journal:  # a release that does not report it
             return
-        self.kept_out.pop(hello.node, None)
+        self.rejected.pop(hello.node, None)
         place = address(hello.node, hello.core)
         known = self._said.setdefault(place, JournalReport(hello.node, hello.core, hello.journal, hello.opened))
         if known.journal != hello.journal:  # an accepted incarnation; a delayed handshake of a dead one had replaced it
             others = (*(number for number in known.before if number != hello.journal), known.journal)
             known.journal, known.synced, known.before = hello.journal, hello.opened, others[-BEFORE_MAX:]
-        elif hello.life in known.lives:
+        elif hello.incarnation in known.incarnations:
             return
-        if hello.life not in known.lives:
-            known.lives = (*known.lives, hello.life)[-BEFORE_MAX:]
+        if hello.incarnation not in known.incarnations:
+            known.incarnations = (*known.incarnations, hello.incarnation)[-BEFORE_MAX:]
         known.synced = max(known.synced, hello.opened)
         self.dirty = True
 
-    def hear(self, place: int, journal: int, synced: int) -> None:
+    def record_synced(self, place: int, journal: int, synced: int) -> None:
         """Record how far the core at this address has synced its journal. Ignore late messages of another journal, sent before a disk loss."""
         known = self._said.get(place)
         if known is not None and journal == known.journal and synced > known.synced:

@@ -19,7 +19,7 @@ PUSHES_MAX = 65_536  # subscriptions of one core
 CLOSE_SECONDS = 5.0  # time for dropped connections to end, which normally takes one pass of the loop
 Reply = Callable[[bytes | BaseException], None]
 Handler = Callable[[bytes, Reply, int], None]
-Greet = Callable[["InboundConnection", int, int, int, bytes], int]
+CheckHello = Callable[["InboundConnection", int, int, int, bytes], int]
 """Validates the first frame of a connection. Returns the core, or -1 to close the connection."""
 log = logging.getLogger("polynya.transport")
 
@@ -27,10 +27,10 @@ log = logging.getLogger("polynya.transport")
 class PushStream:
     """The pushing end of a subscription. `on_cancel` is called when the other side cancels or is gone, but not after `end`."""
 
-    __slots__ = ("_guest", "_ident", "on_cancel", "open")
+    __slots__ = ("_connection", "_ident", "on_cancel", "open")
 
-    def __init__(self, guest: InboundConnection, ident: int) -> None:
-        self._guest = guest
+    def __init__(self, connection: InboundConnection, ident: int) -> None:
+        self._connection = connection
         self._ident = ident
         self.open = True
         self.on_cancel: Callable[[], object] = _nothing
@@ -39,18 +39,18 @@ class PushStream:
         """Send one message. If too much is unsent, the subscription ends with Unavailable, and `on_cancel` is called."""
         if not self.open:
             return
-        if self._guest.link.full or len(body) > FRAME_BYTES_MAX:
+        if self._connection.link.full or len(body) > FRAME_BYTES_MAX:
             self.end(_too_large(body) if len(body) > FRAME_BYTES_MAX else Unavailable("this subscriber reads too slowly"))
             self.on_cancel()
         else:
-            self._guest.link.send(FrameType.ITEM, 0, self._ident, body)
+            self._connection.link.send(FrameType.ITEM, 0, self._ident, body)
 
     def end(self, error: BaseException | None = None) -> None:
         if self.open:
             self.open = False
-            self._guest.pushes.pop(self._ident, None)
+            self._connection.pushes.pop(self._ident, None)
             number, text = (0, b"") if error is None else encode_error(error)
-            self._guest.link.send(FrameType.END, number, self._ident, text)
+            self._connection.link.send(FrameType.END, number, self._ident, text)
 
     def cancelled(self) -> None:
         self.open = False
@@ -68,44 +68,44 @@ class ConnectionSet:
         self.stream_handlers: dict[int, StreamHandler] = {}
         self.on_raft: Callable[[int, bytes], None] = _no_groups
         self.on_synced: Callable[[int, int, int], None] = _nobody_asks  # (address, the journal's number, its synced position)
-        self.guests: set[InboundConnection] = set()
+        self.inbound: set[InboundConnection] = set()
         self._closed = False
         self._empty = asyncio.Event()
 
-    def enter(self, guest: InboundConnection) -> None:
+    def enter(self, connection: InboundConnection) -> None:
         """Add a connection that came up. Close it if the set was closed after it was accepted."""
         if self._closed:
-            guest.link.close()
+            connection.link.close()
         else:
-            self.guests.add(guest)
+            self.inbound.add(connection)
 
-    def leave(self, guest: InboundConnection) -> None:
+    def leave(self, connection: InboundConnection) -> None:
         """Remove a connection that ended. Idempotent."""
-        self.guests.discard(guest)
-        if not self.guests:
+        self.inbound.discard(connection)
+        if not self.inbound:
             self._empty.set()
 
     async def close(self) -> None:
         """Close all connections and accept no more. Returns when they have ended."""
         self._closed = True
         self._empty.clear()
-        for guest in list(self.guests):
-            guest.link.close()
-        if not self.guests:
+        for connection in list(self.inbound):
+            connection.link.close()
+        if not self.inbound:
             return
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._empty.wait()
         except TimeoutError:  # no known cause; the peers notice when this process ends
-            log.error("inbound connections do not close", extra={"cores": sorted(guest.core for guest in self.guests)})
+            log.error("inbound connections do not close", extra={"cores": sorted(connection.core for connection in self.inbound)})
 
 
 class InboundConnection:
     """One connection from another core."""
 
-    def __init__(self, house: ConnectionSet, greet: Greet, *, checked: bool = False) -> None:
-        self._house = house
-        self._greet = greet
+    def __init__(self, connections: ConnectionSet, check_hello: CheckHello, *, checked: bool = False) -> None:
+        self._connections = connections
+        self._check_hello = check_hello
         self.on_gone: Callable[[], None] = _nothing
         self.core = -1  # set by the handshake: its number, or its address on another node
         self.journal = 0  # the number of its journal, if reported
@@ -116,13 +116,13 @@ class InboundConnection:
         self.link.body_bytes_max = HELLO_BYTES_MAX
 
     @property
-    def complain(self) -> Callable[[str], None]:
+    def on_invalid(self) -> Callable[[str], None]:
         """Called with the reason when data on the connection is invalid."""
-        return self.link.complain
+        return self.link.on_invalid
 
-    @complain.setter
-    def complain(self, complain: Callable[[str], None]) -> None:
-        self.link.complain = complain
+    @on_invalid.setter
+    def on_invalid(self, report: Callable[[str], None]) -> None:
+        self.link.on_invalid = report
 
     def leave(self) -> None:
         """Remove a connection whose setup failed. After a cancelled setup uvloop closes it without `connection_lost`, even after
@@ -130,10 +130,10 @@ class InboundConnection:
         self.link.connection_lost(None)
 
     def _on_up(self) -> None:
-        self._house.enter(self)
+        self._connections.enter(self)
 
     def _on_lost(self) -> None:
-        self._house.leave(self)
+        self._connections.leave(self)
         self.on_gone()
         pushes, self.pushes = self.pushes, {}
         for push in pushes.values():
@@ -141,7 +141,7 @@ class InboundConnection:
 
     def _on_frame(self, type_: int, kind: int, ident: int, body: bytes) -> None:
         if self.core < 0:
-            self.core = self._greet(self, type_, kind, ident, body)
+            self.core = self._check_hello(self, type_, kind, ident, body)
             if self.core >= 0:
                 self.link.body_bytes_max = FRAME_BYTES_MAX
             elif self.link.up:
@@ -151,7 +151,7 @@ class InboundConnection:
         elif type_ == FrameType.SEND:
             self._handle(kind, body, _no_reply)
         elif type_ == FrameType.RAFT:
-            self._house.on_synced(self.core, self.journal, ident)
+            self._connections.on_synced(self.core, self.journal, ident)
             self._raft(body)
         elif type_ == FrameType.OPEN:
             self._open(kind, ident, body)
@@ -160,19 +160,19 @@ class InboundConnection:
             if push is not None:
                 push.cancelled()
         elif type_ == FrameType.PING:
-            self._house.on_synced(self.core, self.journal, ident)
+            self._connections.on_synced(self.core, self.journal, ident)
             self.link.send(FrameType.PONG, 0, 0, b"")
         else:
             self.link.fail(f"a frame of type {type_} is unknown to this release")
 
     def _raft(self, body: bytes) -> None:
         try:
-            self._house.on_raft(self.core, body)
+            self._connections.on_raft(self.core, body)
         except InvalidMessage as error:
             self.link.fail(str(error))
 
     def _handle(self, kind: int, body: bytes, reply: Reply) -> None:
-        handler = self._house.handlers.get(kind)
+        handler = self._connections.handlers.get(kind)
         if handler is None:
             reply(Unavailable(f"this core does not support messages of kind {kind}"))
             return
@@ -198,7 +198,7 @@ class InboundConnection:
             self.link.fail("the subscription id is already in use" if ident in self.pushes else "the peer has too many subscriptions")
             return
         push = self.pushes[ident] = PushStream(self, ident)
-        handler = self._house.stream_handlers.get(kind)
+        handler = self._connections.stream_handlers.get(kind)
         if handler is None:
             push.end(Unavailable(f"this core does not support subscriptions of kind {kind}"))
             return
@@ -222,9 +222,9 @@ class InboundConnection:
 class PeerListener:
     """The Unix socket on which this core listens for the other cores of its node."""
 
-    def __init__(self, house: ConnectionSet, path: str, start_id: str) -> None:
+    def __init__(self, connections: ConnectionSet, path: str, start_id: str) -> None:
         self.on_arrival: Callable[[int], None] = _nobody  # called with each local core after its handshake
-        self._house = house
+        self._connections = connections
         self._start_id = start_id
         self._arrival = asyncio.Event()
         self._path = path
@@ -235,13 +235,13 @@ class PeerListener:
         with suppress(FileNotFoundError):
             os.unlink(self._path)
         self._server = await asyncio.get_running_loop().create_unix_server(
-            lambda: InboundConnection(self._house, self._greet).link, self._path
+            lambda: InboundConnection(self._connections, self._check_hello).link, self._path
         )
 
     @property
     def present(self) -> Set[int]:
         """Return the cores that are connected to this one."""
-        return {guest.core for guest in self._house.guests}
+        return {connection.core for connection in self._connections.inbound}
 
     async def wait_for(self, cores: Set[int]) -> None:
         """Wait until all these cores are connected."""
@@ -253,13 +253,13 @@ class PeerListener:
         """Stop listening and close all connections."""
         if self._server is not None:
             self._server.close()
-        await self._house.close()
+        await self._connections.close()
         with suppress(FileNotFoundError):
             os.unlink(self._path)
 
-    def _greet(self, guest: InboundConnection, type_: int, kind: int, ident: int, body: bytes) -> int:
+    def _check_hello(self, connection: InboundConnection, type_: int, kind: int, ident: int, body: bytes) -> int:
         if type_ == FrameType.HELLO and kind == PROTOCOL_VERSION and body == self._start_id.encode():
-            guest.core = ident
+            connection.core = ident
             self._arrival.set()
             self.on_arrival(ident)
             return ident

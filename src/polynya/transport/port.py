@@ -30,7 +30,7 @@ from polynya.transport.handshake import (
     decode_hello,
     encode_hello,
     judge,
-    older_text,
+    stale_copy_text,
 )
 from polynya.transport.keepalive import MOVED_BYTES
 from polynya.transport.link import FrameLink, FrameType
@@ -50,10 +50,10 @@ class NodePort:
     """The peer port of one core. `listener` is the shared listening socket; `directory` contains the sockets of the cores."""
 
     def __init__(
-        self, house: ConnectionSet, own: Hello, nodes: Iterable[int], *, listener: socket.socket, directory: str, tls: PeerTls | None
+        self, connections: ConnectionSet, own: Hello, nodes: Iterable[int], *, listener: socket.socket, directory: str, tls: PeerTls | None
     ) -> None:
-        self.recollection = PeerJournalPositions()
-        self._house = house
+        self.peer_positions = PeerJournalPositions()
+        self._connections = connections
         self.own = own
         self._nodes = set(nodes)
         self._dismissed: dict[int, int] = {}  # node → the epoch of a map that removed it; 0: it is being removed
@@ -62,10 +62,10 @@ class NodePort:
         self._tls = tls
         self._handed: socket.socket | None = None
         self._entering: set[asyncio.Task[None]] = set()
-        self._strangers = UnauthenticatedConnections()
+        self._unauthenticated = UnauthenticatedConnections()
         self._pausing = False  # accepting is suspended until the next tick, because no descriptor was available
         self._complaints = LogThrottle()
-        self._guests: dict[InboundConnection, int] = {}  # each connection and the number of its silent ticks
+        self._inbound: dict[InboundConnection, int] = {}  # each connection and the number of its silent ticks
         self.on_hello: Callable[[Hello], None] = lambda hello: None
         self.life_of: Callable[[int], str] = lambda node: ""  # the start id of a connected node
         self._twins: dict[int, tuple[str, float]] = {}  # nodes whose id another process uses: its address, and when it last connected
@@ -118,19 +118,19 @@ class NodePort:
         if self._pausing and self._listener.fileno() >= 0:
             self._pausing = False
             asyncio.get_running_loop().add_reader(self._listener, self._accept)
-        for where in self._strangers.tick():
-            self._complain(REFUSED, where, "the handshake timed out")
-        for guest, silent in list(self._guests.items()):
-            link = guest.link
+        for where in self._unauthenticated.tick():
+            self._log_rate_limited(REFUSED, where, "the handshake timed out")
+        for connection, silent in list(self._inbound.items()):
+            link = connection.link
             if not link.up:
-                del self._guests[guest]
+                del self._inbound[connection]
             elif silent >= SILENT_TICKS_MAX:
                 link.close()
             else:
-                if link.awaited == FrameType.RAFT and link.received - guest.received >= MOVED_BYTES:
-                    self.on_sending(guest.core)
-                guest.received = link.received
-                self._guests[guest] = silent + 1 if link.quiet else 0
+                if link.awaited == FrameType.RAFT and link.received - connection.received >= MOVED_BYTES:
+                    self.on_sending(connection.core)
+                connection.received = link.received
+                self._inbound[connection] = silent + 1 if link.quiet else 0
                 link.quiet = True
 
     # --- which core ------------------------------------------------------------------------------------------------------------
@@ -142,15 +142,17 @@ class NodePort:
             if error.errno in _NO_ROOM:  # the connection stays in the kernel's queue, and would wake this reader again at once
                 self._pausing = True
                 asyncio.get_running_loop().remove_reader(self._listener)
-                self._complain("connections from other nodes cannot be accepted", "", f"{error.strerror}: raise the limit of open files")
+                self._log_rate_limited(
+                    "connections from other nodes cannot be accepted", "", f"{error.strerror}: raise the limit of open files"
+                )
             return  # else the peer closed it
         raw.setblocking(False)
         place = _host(where)
-        if self._strangers.welcome(place):
+        if self._unauthenticated.welcome(place):
             self._spawn(self._route, raw, place)
         else:
             raw.close()
-            self._complain(
+            self._log_rate_limited(
                 "a connection to the peer port was rejected without a handshake", place, "too many connections from this address"
             )
 
@@ -173,38 +175,38 @@ class NodePort:
     def _spawn(
         self, work: Callable[[socket.socket, UnauthenticatedConnection], Coroutine[Any, Any, None]], raw: socket.socket, place: str
     ) -> None:
-        stranger, crowded = self._strangers.enter(place)
+        pending, crowded = self._unauthenticated.enter(place)
         if crowded:
-            self._complain("too many connections to the peer port await their handshake", place, "the oldest was dropped")
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work(raw, stranger))
+            self._log_rate_limited("too many connections to the peer port await their handshake", place, "the oldest was dropped")
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work(raw, pending))
         self._entering.add(task)
-        stranger.drop = task.cancel
+        pending.drop = task.cancel
 
         def ended(task: asyncio.Task[None]) -> None:
             self._entering.discard(task)
             if task.cancelled():  # possibly before it started
                 raw.close()
-                self._strangers.leave(stranger)
+                self._unauthenticated.leave(pending)
 
         task.add_done_callback(ended)
 
-    async def _route(self, raw: socket.socket, stranger: UnauthenticatedConnection) -> None:
+    async def _route(self, raw: socket.socket, pending: UnauthenticatedConnection) -> None:
         try:
             async with asyncio.timeout(PREAMBLE_SECONDS):
                 head = await _read_exactly(raw, PREAMBLE.size)
             magic, core, lane = PREAMBLE.unpack(head)
         except BaseException as error:
             raw.close()
-            self._strangers.leave(stranger)
+            self._unauthenticated.leave(pending)
             if not isinstance(error, OSError):
                 raise
             return
         if magic == MAGIC and lane in (LANE_ASK, LANE_RAFT) and (core == self.own.core or core >= self.own.cores):
-            await self._enter(raw, stranger)  # the handshake answers a connection for a wrong core
+            await self._enter(raw, pending)  # the handshake answers a connection for a wrong core
             return
-        self._strangers.leave(stranger)
+        self._unauthenticated.leave(pending)
         if magic != MAGIC or lane not in (LANE_ASK, LANE_RAFT):
-            self._complain(REFUSED, stranger.address, "it is not from a Polynya node")
+            self._log_rate_limited(REFUSED, pending.address, "it is not from a Polynya node")
             raw.close()
         else:
             self._hand_over(raw, core)
@@ -223,65 +225,67 @@ class NodePort:
 
     # --- handshake -------------------------------------------------------------------------------------------------------------
 
-    async def _enter(self, raw: socket.socket, stranger: UnauthenticatedConnection) -> None:
-        where = stranger.address
-        guest = InboundConnection(self._house, partial(self._greet, stranger), checked=self._tls is None)
-        guest.on_gone = partial(self._strangers.leave, stranger)
-        guest.complain = partial(self._complain, "invalid data on a connection from another node: it is dropped", where)
+    async def _enter(self, raw: socket.socket, pending: UnauthenticatedConnection) -> None:
+        where = pending.address
+        connection = InboundConnection(self._connections, partial(self._check_hello, pending), checked=self._tls is None)
+        connection.on_gone = partial(self._unauthenticated.leave, pending)
+        connection.on_invalid = partial(self._log_rate_limited, "invalid data on a connection from another node: it is dropped", where)
         context = self._tls.server if self._tls is not None else None
         try:
             tune(raw)
             async with asyncio.timeout(PREAMBLE_SECONDS):
-                await asyncio.get_running_loop().connect_accepted_socket(lambda: guest.link, raw, ssl=context)
-            self._guests[guest] = 0
-            stranger.drop = guest.link.close
+                await asyncio.get_running_loop().connect_accepted_socket(lambda: connection.link, raw, ssl=context)
+            self._inbound[connection] = 0
+            pending.drop = connection.link.close
         except BaseException as error:
             raw.close()
-            guest.leave()
-            self._strangers.leave(stranger)
+            connection.leave()
+            self._unauthenticated.leave(pending)
             if not isinstance(error, OSError):
                 raise
-            self._complain(REFUSED, where, why(error) or "it ended the handshake: it may not accept this node's certificate")
+            self._log_rate_limited(REFUSED, where, why(error) or "it ended the handshake: it may not accept this node's certificate")
 
-    def _greet(self, stranger: UnauthenticatedConnection, guest: InboundConnection, type_: int, kind: int, ident: int, body: bytes) -> int:
-        where = stranger.address
-        self._strangers.leave(stranger)
+    def _check_hello(
+        self, pending: UnauthenticatedConnection, connection: InboundConnection, type_: int, kind: int, ident: int, body: bytes
+    ) -> int:
+        where = pending.address
+        self._unauthenticated.leave(pending)
         try:
             if type_ != FrameType.HELLO:
                 raise msgspec.DecodeError("no hello")
             other = decode_hello(body)
         except msgspec.DecodeError:
-            self._complain(REFUSED, where, "it is not from a Polynya node")
+            self._log_rate_limited(REFUSED, where, "it is not from a Polynya node")
             return -1
-        reason = self._judge(other, guest.link)
+        reason = self._judge(other, connection.link)
         if not reason and self.life_of(other.node) not in ("", other.start):
             reason = f"node {other.node} is already running elsewhere; every node needs its own id"
             self._twins[other.node] = where, asyncio.get_running_loop().time()
         if other.asks:
-            self._refuse(guest, "it only requested information", self._removed_at(other))
+            self._refuse(connection, "it only requested information", self._removed_at(other))
             return -1
-        lacking = "" if reason else self.recollection.keep_out(other)
+        lacking = "" if reason else self.peer_positions.rejection(other)
         if reason or lacking:
-            reason = reason or older_text(other.node, lacking)
-            self._complain("a node was refused", where, reason, node=other.node)
-            self._refuse(guest, reason, self._removed_at(other) if reason == _removed(other.node) else 0, lacking)
+            reason = reason or stale_copy_text(other.node, lacking)
+            self._log_rate_limited("a node was refused", where, reason, node=other.node)
+            self._refuse(connection, reason, self._removed_at(other) if reason == _removed(other.node) else 0, lacking)
             return -1
-        guest.journal = other.journal
+        connection.journal = other.journal
         self.on_hello(other)
-        guest.link.send(FrameType.WELCOME, 0, 0, encode_hello(self.own))
+        connection.link.send(FrameType.WELCOME, 0, 0, encode_hello(self.own))
         return address(other.node, other.core)
 
-    def _complain(self, said: str, where: str, reason: str, **more: int) -> None:
+    def _log_rate_limited(self, said: str, where: str, reason: str, **more: int) -> None:
         """Log a rejection, rate limited, because a rejected peer keeps retrying."""
         times = self._complaints.due(asyncio.get_running_loop().time(), said, where, reason)
         if times:
             log.warning(said, extra={**more, "from": where, "reason": reason, "times": times})
 
-    def _refuse(self, guest: InboundConnection, reason: str, removed: int, lacks: str = "") -> None:
+    def _refuse(self, connection: InboundConnection, reason: str, removed: int, lacks: str = "") -> None:
         """Send the reason of a rejection with our own `Hello`."""
         own = encode_hello(msgspec.structs.replace(self.own, removed=removed, lacks=lacks))
-        guest.link.send(FrameType.REFUSED, len(own), 0, own + reason.encode())
-        guest.link.end()
+        connection.link.send(FrameType.REFUSED, len(own), 0, own + reason.encode())
+        connection.link.end()
 
     def _judge(self, other: Hello, link: FrameLink) -> str:
         if other.node == self.own.node and other.cluster == self.own.cluster:

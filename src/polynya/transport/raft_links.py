@@ -22,12 +22,12 @@ log = logging.getLogger("polynya.transport")
 class _Node:
     """Another node: its number of cores, its incarnation, and the lanes to it by core."""
 
-    __slots__ = ("connect", "cores", "lanes", "level", "life", "protocol", "tasks")
+    __slots__ = ("connect", "cores", "lanes", "level", "protocol", "start", "tasks")
 
     def __init__(self, connect: Callable[[int], Connect], cores: int) -> None:
         self.connect = connect
         self.cores = cores
-        self.life = ""  # its start id
+        self.start = ""  # its start id
         self.protocol = PROTOCOL_MIN  # the newest that both support
         self.level = 0  # the newest log level that it supports
         self.lanes: dict[int, Lane] = {}
@@ -81,14 +81,14 @@ class RaftLinks:
         there = self._nodes.get(node)
         return PROTOCOL_MIN if there is None else there.protocol
 
-    def is_there(self, node: int) -> bool:
+    def is_up(self, node: int) -> bool:
         """Return whether a core that shares groups with this one is connected."""
         there = self._nodes.get(node)
         return there is not None and any(lane.connected for lane in there.lanes.values())
 
     def life_of(self, node: int) -> str:
         """Return the start id of a connected node; empty while it is down."""
-        return self._nodes[node].life if self.is_there(node) else ""
+        return self._nodes[node].start if self.is_up(node) else ""
 
     def level_of(self, node: int) -> int:
         """Return the newest log level that the node supports; 0 until it is known."""
@@ -108,7 +108,7 @@ class RaftLinks:
     @property
     def there(self) -> int:
         """Return the number of connected nodes."""
-        return sum(map(self.is_there, self._nodes))
+        return sum(map(self.is_up, self._nodes))
 
     # --- for the transport -----------------------------------------------------------------------------------------------------
 
@@ -154,7 +154,7 @@ class RaftLinks:
         if there is None:
             return
         there.level = max(hello.level, 1)
-        before, there.life = there.life, hello.start
+        before, there.start = there.start, hello.start
         there.protocol = min(hello.high, PROTOCOL_MAX)
         if before not in ("", hello.start):
             log.info("a node was restarted", extra={"node": hello.node, "release": hello.release})

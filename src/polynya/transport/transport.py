@@ -25,7 +25,7 @@ from polynya.transport.handshake import (
     Hello,
     address,
     node_of,
-    older_text,
+    stale_copy_text,
 )
 from polynya.transport.keepalive import Keepalive
 from polynya.transport.link import PROTOCOL_VERSION, FrameLink, FrameType
@@ -70,9 +70,9 @@ class Transport:
     ) -> None:
         self.core = core
         self._call_seconds = call_seconds
-        self._house = ConnectionSet()
-        self._door = PeerListener(self._house, _path(directory, core), start_id)
-        self._door.on_arrival = self._arrived
+        self._connections = ConnectionSet()
+        self._listener = PeerListener(self._connections, _path(directory, core), start_id)
+        self._listener.on_arrival = self._arrived
         self._peers: dict[int, Peer] = {}
         for other in range(cores):
             if other != core:
@@ -85,9 +85,9 @@ class Transport:
         self._dialer: Callable[[int, tuple[str, int]], Dialer] | None = None
         self._port: NodePort | None = None
         self.on_removed: Callable[[Hello], None] = lambda hello: None  # another node rejects this one as removed from the cluster
-        self.on_older: Callable[[Hello], None] = lambda hello: None  # … or as a stale copy of its data
+        self.on_stale_copy: Callable[[Hello], None] = lambda hello: None  # … or as a stale copy of its data
         self.on_met: Callable[[Hello], None] = lambda hello: None  # a core of another node completed the handshake
-        self.recollection = PeerJournalPositions()  # journal positions of other nodes
+        self.peer_positions = PeerJournalPositions()  # journal positions of other nodes
         self.raft: RaftLinks | None = None  # None outside a cluster
         self.tls = cluster.tls if cluster is not None else None  # contexts may be replaced; new connections use them
         if cluster is not None:
@@ -100,8 +100,8 @@ class Transport:
         def dialer(node: int, place: tuple[str, int]) -> Dialer:
             made = Dialer(self._hello, node, place, cluster.tls, self._greeted)
             made.on_removed = self._removed
-            made.on_older = self._older
-            made.keep_out = self.recollection.keep_out
+            made.on_stale_copy = self._reject_stale_copy
+            made.rejection = self.peer_positions.rejection
             return made
 
         self._dialer = dialer
@@ -112,10 +112,10 @@ class Transport:
             lambda node, core, body: self.send(address(node, core), KIND_BULK, body),
         )
         raft.on_gone.append(self._core_lost)
-        self._house.on_raft, self._house.on_synced = raft.arrived, self.recollection.hear
+        self._connections.on_raft, self._connections.on_synced = raft.arrived, self.peer_positions.record_synced
         self.on(KIND_BULK, lambda body, reply, sender: raft.arrived(sender, body))
-        self._port = NodePort(self._house, own, cluster.others, listener=cluster.listener, directory=directory, tls=cluster.tls)
-        self._port.on_hello, self._port.recollection = self._visited, self.recollection
+        self._port = NodePort(self._connections, own, cluster.others, listener=cluster.listener, directory=directory, tls=cluster.tls)
+        self._port.on_hello, self._port.peer_positions = self._visited, self.peer_positions
         self._port.life_of = raft.life_of
         self._port.on_sending = raft.sending
 
@@ -129,7 +129,7 @@ class Transport:
         cluster. The others remember it, and reject a later incarnation that has less."""
         assert self.raft is not None
         self.raft.synced = synced
-        self._say(msgspec.structs.replace(self._hello, journal=journal, opened=opened, life=secrets.randbits(63)))
+        self._say(msgspec.structs.replace(self._hello, journal=journal, opened=opened, incarnation=secrets.randbits(63)))
 
     def know(self, epoch: int) -> None:
         """Announce the newest cluster map known here. A node that is not in it may join if it knows a newer one."""
@@ -156,9 +156,9 @@ class Transport:
         """Remove a node from the cluster. Later requests to it are refused."""
         assert self.raft is not None and self._port is not None
         self._port.dismiss(node)
-        for guest in list(self._house.guests):  # only it may reach us; it receives the reason when it reconnects
-            if node_of(guest.core) == node:
-                guest.link.close()
+        for connection in list(self._connections.inbound):  # only it may reach us; it receives the reason when it reconnects
+            if node_of(connection.core) == node:
+                connection.link.close()
         if self._dialers.pop(node, None) is None:
             return
         tasks = [self._tasks.pop(place) for place in [place for place in self._tasks if place >> 8 == node]]
@@ -183,8 +183,8 @@ class Transport:
     @property
     def refusals(self) -> dict[int, str]:
         """Return why this core and other nodes reject each other, by node, as text."""
-        kept_out = {node: older_text(node, lacks) for node, lacks in self.recollection.kept_out.items()}
-        return kept_out | {node: dialer.refusal for node, dialer in self._dialers.items() if dialer.refusal}
+        rejected = {node: stale_copy_text(node, lacks) for node, lacks in self.peer_positions.rejected.items()}
+        return rejected | {node: dialer.refusal for node, dialer in self._dialers.items() if dialer.refusal}
 
     @property
     def twins(self) -> dict[int, str]:
@@ -194,17 +194,17 @@ class Transport:
     def on(self, kind: int, handler: Handler) -> None:
         """Register `handler(body, reply, core)` for calls and messages of a kind (0 … 65535). It calls `reply(bytes or error)` at most
         once, now or later. An exception is an answer, too: errors of `polynya.base.errors` unchanged, others as OutcomeUnknown."""
-        assert kind not in self._house.handlers, f"kind {kind} has a handler"
-        self._house.handlers[kind] = handler
+        assert kind not in self._connections.handlers, f"kind {kind} has a handler"
+        self._connections.handlers[kind] = handler
 
     def on_stream(self, kind: int, handler: StreamHandler) -> None:
         """Register `handler(body, push, core)`, which serves subscriptions of this kind through `push`."""
-        assert kind not in self._house.stream_handlers, f"kind {kind} has a handler"
-        self._house.stream_handlers[kind] = handler
+        assert kind not in self._connections.stream_handlers, f"kind {kind} has a handler"
+        self._connections.stream_handlers[kind] = handler
 
     async def start(self) -> None:
         """Listen, and connect to the other cores in the background."""
-        await self._door.open()
+        await self._listener.open()
         if self._port is not None:
             self._port.open()
         self._tick()
@@ -227,7 +227,7 @@ class Transport:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         for peer in self._peers.values():  # a task that never started does not close its peer
             peer.close()
-        await self._door.close()
+        await self._listener.close()
 
     async def wait_connected(self) -> None:
         """Wait until this core is connected to every other core of the node."""
@@ -237,11 +237,11 @@ class Transport:
     async def wait_met(self) -> None:
         """Wait until this core and every other core are connected in both directions. Afterwards neither finds the other missing."""
         await self.wait_connected()
-        await self._door.wait_for(set(self.others))
+        await self._listener.wait_for(set(self.others))
 
-    def strangers(self) -> list[int]:
+    def missing_cores(self) -> list[int]:
         """Return the cores that have not connected to this one yet. Their requests wait until then, or fail."""
-        return sorted(set(self.others) - self._door.present)
+        return sorted(set(self.others) - self._listener.present)
 
     def call_nowait(self, core: int, kind: int, body: bytes, done: Done) -> None:
         """Call another core. `done` is called once: with the answer, Unavailable (not applied; possibly before this returns) or
@@ -308,7 +308,7 @@ class Transport:
             if dialer is None:
                 raise Unavailable(f"node {node} does not belong to the cluster; retry")
             name = f"core {core} of node {node}"
-            peer = Peer(name, lambda: dialer.connect(core, LANE_ASK), call_seconds=self._call_seconds, pulse=Keepalive())
+            peer = Peer(name, lambda: dialer.connect(core, LANE_ASK), call_seconds=self._call_seconds, keepalive=Keepalive())
             peer.tick(asyncio.get_running_loop().time())
             self._peers[place] = peer
             self._keep(place, peer)
@@ -320,7 +320,7 @@ class Transport:
     def _greeted(self, hello: Hello) -> None:
         """Record the `Hello` of a core of another node."""
         assert self.raft is not None
-        self.recollection.greet(hello)
+        self.peer_positions.record_accepted(hello)
         self.raft.greeted(hello)
         self.on_met(hello)
         for place in [place for place in self._peers if place >> 8 == hello.node and place & 0xFF >= hello.cores]:
@@ -330,8 +330,8 @@ class Transport:
     def _removed(self, hello: Hello) -> None:
         self.on_removed(hello)  # the listener may be set after the dialers are created
 
-    def _older(self, hello: Hello) -> None:
-        self.on_older(hello)
+    def _reject_stale_copy(self, hello: Hello) -> None:
+        self.on_stale_copy(hello)
 
     def _visited(self, hello: Hello) -> None:
         """Record an inbound connection from another node, and reconnect to it at once."""

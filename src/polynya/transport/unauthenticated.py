@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-STRANGERS_MAX = 256  # at the same time …
+UNAUTHENTICATED_MAX = 256  # at the same time …
 ARRIVALS_MAX = 32  # … and from one address between two ticks, because each may cost a TLS handshake
 TICKS_MAX = 12  # time limit of the handshake, in ticks
 
@@ -39,31 +39,31 @@ class UnauthenticatedConnections:
 
     def enter(self, address: str) -> tuple[UnauthenticatedConnection, bool]:
         """Add a connection. Also return whether another one was dropped for it."""
-        full = len(self._there) >= STRANGERS_MAX
+        full = len(self._there) >= UNAUTHENTICATED_MAX
         if full:
-            ((most, _),) = Counter(stranger.address for stranger in self._there).most_common(1)
-            self._end(next(stranger for stranger in self._there if stranger.address == most))
-        stranger = UnauthenticatedConnection(address)
-        self._there[stranger] = None
-        return stranger, full
+            ((most, _),) = Counter(pending.address for pending in self._there).most_common(1)
+            self._end(next(pending for pending in self._there if pending.address == most))
+        pending = UnauthenticatedConnection(address)
+        self._there[pending] = None
+        return pending, full
 
-    def leave(self, stranger: UnauthenticatedConnection) -> None:
+    def leave(self, pending: UnauthenticatedConnection) -> None:
         """Remove a connection that completed the handshake or ended. Idempotent."""
-        self._there.pop(stranger, None)
+        self._there.pop(pending, None)
 
     def tick(self) -> list[str]:
         """Drop the connections that exceeded the time limit and return their addresses. Called a few times a second."""
         self._arrived.clear()
-        late = [stranger for stranger in self._there if stranger.ticks >= TICKS_MAX]
-        for stranger in self._there:
-            stranger.ticks += 1
-        for stranger in late:
-            self._end(stranger)
-        return [stranger.address for stranger in late]
+        late = [pending for pending in self._there if pending.ticks >= TICKS_MAX]
+        for pending in self._there:
+            pending.ticks += 1
+        for pending in late:
+            self._end(pending)
+        return [pending.address for pending in late]
 
-    def _end(self, stranger: UnauthenticatedConnection) -> None:
-        del self._there[stranger]
-        stranger.drop()
+    def _end(self, pending: UnauthenticatedConnection) -> None:
+        del self._there[pending]
+        pending.drop()
 
 
 def _nothing() -> None:

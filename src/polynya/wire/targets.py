@@ -56,7 +56,8 @@ def parse_query(query: str) -> dict[str, str]:
         if not part:
             continue
         name, _, value = part.partition("=")
-        name, value = _decoded(name.replace("+", " ")), _decoded(value.replace("+", " "))
+        if "%" in part or "+" in part or not part.isascii():
+            name, value = _decoded(name.replace("+", " ")), _decoded(value.replace("+", " "))
         if name in found:
             if name == "offset":
                 raise BadTarget("the parameter 'offset' is given more than once")

@@ -18,7 +18,7 @@ from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.values import toml_text
 
 WATCH_SECONDS = 1.0
-UNTOLD = "the cluster is not well; the server says why to those with a token: set POLYNYA_TOKEN, or give --token"
+UNTOLD = "the cluster is not healthy; the server shows the reasons only with an admin token: set POLYNYA_TOKEN or pass --token"
 
 
 @click.group("cluster", cls=CommandGroup)
@@ -32,13 +32,9 @@ for _command in (dev_command, *COMMANDS):
 
 @cluster_command.command("status")
 @server_option
-@click.option(
-    "--groups", "with_groups", is_flag=True, help="Also each group: where it is, its leader, its term, and how far each replica is behind."
-)
-@click.option(
-    "--watch", is_flag=True, help="Look again every second, until Ctrl-C; a node that does not answer for a while does not end it."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print what the server says, as JSON; with --watch one line for each look.")
+@click.option("--groups", "with_groups", is_flag=True, help="Also list each group: its nodes, leader, term, and the lag of each replica.")
+@click.option("--watch", is_flag=True, help="Repeat every second until Ctrl-C, also while the node does not respond.")
+@click.option("--json", "as_json", is_flag=True, help="Print the server's JSON; with --watch one line per second.")
 def status_command(client: Client, with_groups: bool, watch: bool, as_json: bool) -> None:
     """Show the nodes, their state, their leaders and replicas, and the moves in progress. Every node can report this.
 
@@ -51,7 +47,7 @@ def status_command(client: Client, with_groups: bool, watch: bool, as_json: bool
         told = _look_again(client) if watch else _look(client)
         if watch and not as_json:
             click.clear()  # clears terminals only
-            click.echo(f"{time.strftime('%H:%M:%S')}, as {client.server} says")
+            click.echo(f"{time.strftime('%H:%M:%S')}, from {client.server}")
         if as_json and told is not None:
             output.json_line(told)
         elif told is not None:
@@ -68,7 +64,7 @@ def _look_again(client: Client) -> dict[str, Any] | None:
     try:
         return _look(client)
     except (exits.Unreachable, httpx.TransportError) as error:
-        output.notice(f"! {client.server} does not answer: {error}")
+        output.notice(f"! {client.server} does not respond: {error}")
         return None
 
 
@@ -80,16 +76,16 @@ def _show(told: dict[str, Any], *, with_groups: bool) -> None:
     newest = max((node.get("level") or 1 for node in told["nodes"]), default=1)
     level = told.get("level", 1)
     if len(releases) > 1:
-        click.echo(f"an upgrade is under way: releases {', '.join(releases)}; logs are at level {level} of {newest}")
+        click.echo(f"an upgrade is under way: releases {', '.join(releases)}; feature level {level} of {newest}")
     elif newest > level:
-        click.echo(f"logs are at level {level}, and go on to {newest} once all nodes have said that they know it")
+        click.echo(f"feature level {level}; it rises to {newest} once every node has reported support")
     moves = [group for group in told["groups"] if group.get("voters") != group.get("goal")]
     for group in moves:
         gone = _listed(set(group["voters"]) - set(group["goal"]))
         new = _listed(set(group["goal"]) - set(group["voters"]))
         click.echo(f"moving: group {group['group']}" + (f" from node {gone}" if gone else "") + (f" to node {new}" if new else ""))
     if told.get("rebalancing"):
-        click.echo("replicas and leads are being spread")
+        click.echo("rebalancing replicas and leaders")
     if with_groups:
         click.echo()
         _show_groups(told)
@@ -101,9 +97,9 @@ def _show(told: dict[str, Any], *, with_groups: bool) -> None:
 
 @cluster_command.command("health")
 @server_option
-@click.option("--watch", is_flag=True, help="Look again every second, and say what changes, until Ctrl-C.")
-@click.option("--exit-when-healthy", is_flag=True, help="With --watch: leave once all is well.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object for each look: healthy, problems, notes.")
+@click.option("--watch", is_flag=True, help="Check every second and print changes, until Ctrl-C.")
+@click.option("--exit-when-healthy", is_flag=True, help="With --watch: exit once the cluster is healthy.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per check: healthy, problems, notes.")
 def health_command(client: Client, watch: bool, exit_when_healthy: bool, as_json: bool) -> None:
     """Check the cluster: every node up, every group with a leader, every replica caught up. Exits with code 1 and the reasons otherwise.
     Problems of read replicas alone are notes and leave the cluster healthy.
@@ -113,7 +109,7 @@ def health_command(client: Client, watch: bool, exit_when_healthy: bool, as_json
     polynya cluster health --watch --exit-when-healthy
     """
     if exit_when_healthy and not watch:
-        raise exits.Misused("--exit-when-healthy goes with --watch")
+        raise exits.Misused("--exit-when-healthy needs --watch")
     known: tuple[list[str], list[str]] | None = None
     while True:
         problems, notes = found = _health(client, patient=watch)
@@ -138,18 +134,21 @@ class _Host(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if not fullmatch(r"[\w.:*-]{1,253}", value, ASCII):
-            self.fail(f"{value!r} is neither an address nor the name of a host", param, ctx)
+            self.fail(f"{value!r} is neither an IP address nor a host name", param, ctx)
         return value
 
 
 @cluster_command.command("ca")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @click.option(
-    "--node", "nodes", type=click.IntRange(1, 250), multiple=True, required=True, help="Make the certificate of this node, too. Repeatable."
+    "--node",
+    "nodes",
+    type=click.IntRange(1, 250),
+    multiple=True,
+    required=True,
+    help="Create a certificate for the node with this id. Repeatable.",
 )
-@click.option(
-    "--host", "hosts", type=_Host(), multiple=True, help="A name or address that the certificates made now are for, too. Repeatable."
-)
+@click.option("--host", "hosts", type=_Host(), multiple=True, help="Another host name or address for the new certificates. Repeatable.")
 def ca_command(folder: Path, nodes: tuple[int, ...], hosts: tuple[str, ...]) -> None:
     """Create a certificate authority for a cluster in FOLDER, and the certificates with which its nodes authenticate to each other.
 
@@ -164,7 +163,7 @@ def ca_command(folder: Path, nodes: tuple[int, ...], hosts: tuple[str, ...]) -> 
     try:
         if not (folder / "ca.key").exists():
             make_authority(folder)
-            output.notice(f"made an authority: {folder / 'ca.crt'}")
+            output.notice(f"created a certificate authority: {folder / 'ca.crt'}")
         for node in nodes:
             make_certificate(folder, node, list(hosts))
     except (OSError, ValueError) as error:
@@ -225,11 +224,11 @@ def _look(client: Client) -> dict[str, Any]:
 def _outside(client: Client, told: dict[str, Any]) -> exits.Refused:
     """Explain an empty node list: the node was not admitted to its cluster, or it is a single node."""
     if told.get("problems"):
-        hint = "On a node of the cluster: 'polynya cluster add'; the log of this one says whom it cannot reach, and why."
+        hint = "Run 'polynya cluster add' on a node of the cluster. The log of this node names the nodes that it cannot reach."
         return exits.Refused(told["problems"][0], hint=hint)
     return exits.Refused(
-        f"{client.server} is a node by itself, in no cluster",
-        hint="'polynya cluster dev' starts a cluster here; docs/cluster.md says how to run one.",
+        f"{client.server} is a single node, not part of a cluster",
+        hint="'polynya cluster dev' starts a cluster on this machine; docs/cluster-howto.md describes production clusters.",
     )
 
 
@@ -252,4 +251,4 @@ def _health(client: Client, *, patient: bool) -> tuple[list[str], list[str]]:
     except (exits.Unreachable, httpx.TransportError) as error:
         if not patient:
             raise
-        return [f"{client.server} does not answer: {error}"], []
+        return [f"{client.server} does not respond: {error}"], []

@@ -92,14 +92,16 @@ class DevNode:
 
 
 @click.command("dev")
-@click.option("--nodes", "count", type=click.IntRange(1, NODES_MAX), help="How many.  [default: those that the folder has, else 3]")
+@click.option("--nodes", "count", type=click.IntRange(1, NODES_MAX), help="Number of nodes.  [default: those in the folder, else 3]")
 @click.option(
-    "--readers", type=click.IntRange(0, NODES_MAX), help="Read replicas beside them: nodes with all groups and no vote.  [default: 0]"
+    "--readers", type=click.IntRange(0, NODES_MAX), help="Number of read replicas: nodes with all groups and no vote.  [default: 0]"
 )
 @click.option(
-    "--replicas", type=click.Choice(["1", "3", "5"]), help="How many nodes have each group: as many nodes must vote.  [default: 3]"
+    "--replicas",
+    type=click.Choice(["1", "3", "5"]),
+    help="Replicas per group; the cluster needs at least as many voting nodes.  [default: 3]",
 )
-@click.option("--restore", "place", metavar="PLACE", help="Begin with the newest backup in PLACE; see 'polynya restore'.")
+@click.option("--restore", "place", metavar="PLACE", help="Start from the newest backup in PLACE; see 'polynya restore'.")
 @with_hidden_settings
 def dev_command(count: int | None, readers: int | None, replicas: str | None, place: str | None, **values: str | None) -> None:
     """Start a cluster on this machine; Ctrl-C stops it. All flags of 'polynya serve' apply to every node.
@@ -113,8 +115,8 @@ def dev_command(count: int | None, readers: int | None, replicas: str | None, pl
     polynya cluster dev --readers 1
     polynya cluster dev --nodes 5 --replicas 3 --cores 1 --data /tmp/cluster --listen 127.0.0.1:5000
     polynya cluster dev --restore /backups/polynya --data /tmp/restored
-    kill -9 $(cat polynya-cluster/node-2/node.pid)      # lose a node
-    polynya-cluster/node-2/start.sh                     # and have it again
+    kill -9 $(cat polynya-cluster/node-2/node.pid)      # kill a node
+    polynya-cluster/node-2/start.sh                     # restart it
     """
     folder = Path(values["data"] or "./polynya-cluster").absolute()
     nodes = _laid_out(folder, (count, readers), values)
@@ -143,9 +145,9 @@ def dev_command(count: int | None, readers: int | None, replicas: str | None, pl
 
 
 _HELP = {
-    "listen": "Where the first node listens; port 0 finds free ones.  [default: 127.0.0.1:4437]",
-    "data": "The folder of the folders of all nodes.  [default: ./polynya-cluster]",
-    "cores": "Processes of each node.  [default: 2]",
+    "listen": "Address and port of the first node; port 0 selects free ports.  [default: 127.0.0.1:4437]",
+    "data": "The parent of all nodes' data folders.  [default: ./polynya-cluster]",
+    "cores": "Processes per node.  [default: 2]",
 }
 for _option in dev_command.params:
     if isinstance(_option, click.Option) and _option.name in _HELP:
@@ -162,13 +164,13 @@ def _laid_out(folder: Path, wanted: tuple[int | None, int | None], values: Mappi
 
     odd = [setting.flag for setting in SETTINGS if setting.key.startswith("cluster.") and values[_variable(setting.key)] is not None]
     if odd:
-        raise exits.Misused(f"{odd[0]} is chosen here for each node; leave it out")
+        raise exits.Misused(f"{odd[0]} is set per node by this command; leave it out")
     known = numbers(folder)
     reading = {number for number in known if reads(folder / f"node-{number}")}
     for flag, some, before in (("--nodes", wanted[0], len(known) - len(reading)), ("--readers", wanted[1], len(reading))):
         if known and some not in (None, before):
             held = output.counted(before, "node" if flag == "--nodes" else "read replica")
-            raise exits.Misused(f"{folder} holds a cluster of {held}; give {flag} {before}, or another --data")
+            raise exits.Misused(f"{folder} holds a cluster of {held}; pass {flag} {before} or another --data")
     if not known:
         count, readers = wanted[0] or 3, wanted[1] or 0
         known = list(range(1, count + readers + 1))
@@ -179,7 +181,7 @@ def _laid_out(folder: Path, wanted: tuple[int | None, int | None], values: Mappi
         raise exits.Misused(f"--listen: {error}") from None
     port = port or _free_ports(host, max(known))
     if port + STEP * (max(known) - 1) + 2 > 65535:
-        raise exits.Misused(f"--listen: {len(known)} nodes need ports up to {port + STEP * (max(known) - 1) + 2}; choose a lower one")
+        raise exits.Misused(f"--listen: {len(known)} nodes need ports up to {port + STEP * (max(known) - 1) + 2}; choose a lower port")
     spelled = f"[{host}]" if ":" in host else host
     return [
         DevNode(
@@ -196,8 +198,8 @@ def _refuse_replicas(wanted: str | None, nodes: list[DevNode]) -> None:
     voting = sum(not node.reader for node in nodes)
     if int(wanted or 0) > voting:
         raise exits.Misused(
-            f"--replicas {wanted}: each group needs {wanted} nodes that vote, and this cluster has {voting}",
-            hint=f"Give --nodes {wanted} for a new cluster, fewer replicas, or leave --replicas out.",
+            f"--replicas {wanted}: each group needs {wanted} voting nodes; this cluster has {voting}",
+            hint=f"Pass --nodes {wanted} for a new cluster, or fewer --replicas.",
         )
 
 
@@ -207,7 +209,7 @@ def _refuse_running(nodes: list[DevNode], folder: Path) -> None:
     while running := [node for node in nodes if is_running(node.folder)]:
         if time.monotonic() > deadline:
             said = ", ".join(f"{node.number} (pid {running_pid(node.folder)})" for node in running)
-            raise exits.Refused(f"the cluster in {folder} runs already: node {said}", hint="Stop it first, or give another --data.")
+            raise exits.Refused(f"the cluster in {folder} is already running: node {said}", hint="Stop it first, or pass another --data.")
         time.sleep(LOOK_SECONDS)
 
 
@@ -216,8 +218,8 @@ def _refuse_taken(nodes: list[DevNode]) -> None:
     for node in nodes:
         taken = [port for port in range(node.port, node.port + 3) if _has_a_listener(node.host.strip("[]"), port)]
         if taken:
-            hint = "Stop it, or choose another port for the first node with --listen; port 0 finds free ones."
-            raise exits.Refused(f"port {taken[0]} of {node.host}, for node {node.number}, is in use by another process", hint=hint)
+            hint = "Stop that process, or pass another --listen; port 0 selects free ports."
+            raise exits.Refused(f"port {taken[0]} of {node.host}, needed by node {node.number}, is used by another process", hint=hint)
 
 
 def _lay_out(nodes: list[DevNode], folder: Path, laid: Laid, values: Mapping[str, str | None]) -> None:
@@ -246,7 +248,7 @@ def _has_objects(values: Mapping[str, str | None]) -> bool:
     backend = values["cold_backend"] or environment.get("POLYNYA_COLD_BACKEND") or "local"
     root = values["cold_root"] or environment.get("POLYNYA_COLD_ROOT") or ""
     if backend == "local" and root and not os.path.isabs(root):
-        raise exits.Misused(f"cold.root: all nodes share one folder of objects, and {root!r} is another one for each; give its whole path")
+        raise exits.Misused(f"cold.root: all nodes share one object folder, and {root!r} is relative to each node; pass an absolute path")
     return backend == "local" and not root
 
 
@@ -267,7 +269,7 @@ def _free_ports(host: str, count: int) -> int:
         base = PORT_LOW + secrets.randbelow(end - PORT_LOW)
         if all(_is_free(host, base + STEP * number + place) for number in range(count) for place in range(3)):
             return base
-    raise exits.Refused(f"found no free ports on {host}")
+    raise exits.Refused(f"no free range of ports on {host}")
 
 
 def _connections_from() -> int:
@@ -315,7 +317,7 @@ def _prepare(node: DevNode, nodes: list[DevNode], folder: Path, laid: Laid) -> N
     make_folder(node.folder)
     lines = [f'listen = "{node.host}:{node.port}"', f"data = {toml_text(str(node.folder))}", f"cores = {laid.cores}", ""]
     if laid.objects:
-        lines += ["[cold]", f"root = {toml_text(str(folder / 'objects'))}  # all nodes share it", ""]
+        lines += ["[cold]", f"root = {toml_text(str(folder / 'objects'))}  # shared by all nodes", ""]
     lines += ["[cluster]", f'id = "{cluster_id(folder)}"', f"node = {node.number}", f"replicas = {laid.replicas}"]
     lines += ["join = true", ""] if node.joins else [""]
     lines += [each.entry for each in nodes]
@@ -333,11 +335,11 @@ def next_place(folder: Path, number: int | None) -> DevNode:
     folder = folder.absolute()
     nodes = _nodes_of(folder)
     if not nodes or not (folder / LAID).exists():
-        raise exits.Misused(f"{folder} holds no cluster of 'polynya cluster dev'")
+        raise exits.Misused(f"{folder} holds no cluster that 'polynya cluster dev' created")
     known = [int(path.name[5:]) for path in folder.glob("node-*") if path.name[5:].isdigit()]
     number = number or max(known) + 1
     if number in known:
-        raise exits.Misused(f"{folder} has a node {number}; give another --id, or none")
+        raise exits.Misused(f"{folder} already has a node {number}; pass another --id, or none")
     last = max(nodes, key=lambda node: node.port)
     host = last.host.strip("[]")
     port = last.port + STEP * (number - last.number)
@@ -404,12 +406,12 @@ def _wait_until_healthy(nodes: list[DevNode]) -> None:
             for node in nodes:
                 assert node.process is not None
                 if node.process.poll() is not None:
-                    raise exits.Refused(f"node {node.number} ended:\n{_last_lines(node)}", hint=f"Its log: {node.folder / 'node.log'}")
+                    raise exits.Refused(f"node {node.number} exited:\n{_last_lines(node)}", hint=f"Its log: {node.folder / 'node.log'}")
             problems = _problems(client)
             if not problems:
                 return
             if time.monotonic() > deadline:
-                raise exits.Refused(f"the cluster is not well after {START_SECONDS:g} s: {'; '.join(problems)}")
+                raise exits.Refused(f"the cluster is not healthy after {START_SECONDS:g} s: {'; '.join(problems)}")
             if problems[:SAID_OF_WAITING] != said:
                 said = problems[:SAID_OF_WAITING]
                 output.notice(f"  waiting: {'; '.join(said)}")
@@ -425,18 +427,18 @@ def _problems(client: Client) -> list[str]:
             return [] if told["healthy"] else ["the cluster is not healthy yet"]
         return [*told["problems"], *(note for note in told["notes"] if note.startswith("read replica"))]
     except (httpx.TransportError, ValueError, KeyError):
-        return ["node 1 does not answer yet"]
+        return ["node 1 does not respond yet"]
 
 
 def _say(nodes: list[DevNode], folder: Path) -> None:
-    click.echo(f"a cluster of {output.counted(len(nodes), 'node')}, any of which answers everything:")
+    click.echo(f"a cluster of {output.counted(len(nodes), 'node')}; each accepts every request:")
     for node in nodes:
         click.echo(f"  node {node.number}  {node.url}  {node.folder}" + ("  (a read replica)" if node.reader else ""))
-    click.echo(f"\n  look    polynya cluster status --server {nodes[0].url}")
+    click.echo(f"\n  status   polynya cluster status --server {nodes[0].url}")
     last = [node for node in nodes if not node.reader][-1]
-    click.echo(f"  lose    kill -9 $(cat {shlex.quote(f'{folder}/node-{last.number}/node.pid')})")
-    click.echo(f"  regain  {shlex.quote(f'{folder}/node-{last.number}/start.sh')}")
-    click.echo("  stop    Ctrl-C", nl=True)
+    click.echo(f"  kill     kill -9 $(cat {shlex.quote(f'{folder}/node-{last.number}/node.pid')})")
+    click.echo(f"  restart  {shlex.quote(f'{folder}/node-{last.number}/start.sh')}")
+    click.echo("  stop     Ctrl-C", nl=True)
     sys.stdout.flush()
 
 
@@ -449,7 +451,7 @@ def _watch(nodes: list[DevNode], folder: Path) -> None:
     while True:
         for node in _nodes_of(folder):
             if node.number not in [each.number for each in nodes] and (node.folder / "start.sh").exists():
-                output.notice(f"node {node.number} is new: {node.url}")
+                output.notice(f"node {node.number} was added: {node.url}")
                 nodes.append(node)
                 _start(node)
         for node in nodes:
@@ -458,8 +460,8 @@ def _watch(nodes: list[DevNode], folder: Path) -> None:
                 alive = True
             if alive == node.down:
                 node.down = not alive
-                start = "" if not node.down or node.was_removed else f"; start it again: {node.folder / 'start.sh'}"
-                word = "up" if alive else "gone: it was removed from the cluster" if node.was_removed else "down"
+                start = "" if not node.down or node.was_removed else f"; restart it with: {node.folder / 'start.sh'}"
+                word = "up" if alive else "no longer a member: it was removed from the cluster" if node.was_removed else "down"
                 output.notice(f"node {node.number} is {word}{start}")
         time.sleep(LOOK_SECONDS)
 
@@ -475,7 +477,7 @@ def _stop(nodes: list[DevNode]) -> None:
     for node in nodes:
         while is_running(node.folder) or (node.process is not None and node.process.poll() is None):
             if time.monotonic() > deadline:
-                output.notice(f"node {node.number} does not stop: killed, which loses nothing that was acknowledged")
+                output.notice(f"node {node.number} did not stop in time and was killed; no acknowledged data is lost")
                 _send(running_pid(node.folder) or (node.process.pid if node.process else 0), signal.SIGKILL)
                 break
             time.sleep(0.02)

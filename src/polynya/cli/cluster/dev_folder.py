@@ -95,15 +95,15 @@ def cluster_id(folder: Path) -> str:
     with_data = sorted(each.parent for each in folder.glob(f"node-*/{BIRTH}"))
     known = {birth.cluster_id for node in with_data if (birth := birth_of(node)) is not None}
     if len(known) > 1 or (with_data and not known):
-        why = "belongs to different clusters" if known else f"does not say it either ({BIRTH} cannot be read)"
+        why = "belongs to different clusters" if known else f"does not contain it either ({BIRTH} is unreadable)"
         raise exits.Refused(
             f"{path} {what}, and the data of the nodes {why}. Nothing was changed",
-            hint=f"Put the cluster's own id back into {path}, from a copy. A new id would not fit the data.",
+            hint=f"Restore the cluster's id in {path} from a copy. A new id would not match the data.",
         )
     found = known.pop() if known else secrets.token_hex(16)
     write_whole(path, f"{found}\n".encode())
     if with_data:
-        output.notice(f"{path} {what}, as after a power cut: written again with the id of the nodes' data, {found}")
+        output.notice(f"{path} {what}, as after a power cut: rewritten with the id in the nodes' data, {found}")
     return found
 
 
@@ -115,5 +115,5 @@ def read_laid(folder: Path) -> Laid:
     except ValueError:
         raise exits.Refused(
             f"{path} is empty or damaged, as after a power cut",
-            hint=f"Stop the cluster with Ctrl-C and start it again with 'polynya cluster dev --data {folder}': that writes the file again.",
+            hint=f"Stop the cluster with Ctrl-C and start it again with 'polynya cluster dev --data {folder}': this rewrites the file.",
         ) from None

@@ -28,9 +28,9 @@ from polynya.cli.terminal.values import Seconds
 
 _number = click.IntRange(1, 250)
 _group = click.IntRange(0)
-_wait = click.option("--wait", is_flag=True, help="Until it is done; what is left is shown meanwhile.")
+_wait = click.option("--wait", is_flag=True, help="Wait until it is done, and show the remaining work.")
 _timeout = click.option(
-    "--timeout", type=Seconds(), default="10min", show_default=True, help="With --wait: for so long; then the exit code is 3."
+    "--timeout", type=Seconds(), default="10min", show_default=True, help="With --wait: give up after this long, with exit code 3."
 )
 
 
@@ -52,22 +52,22 @@ def waiting(command: Callable[..., None]) -> Callable[..., None]:
     return _wait(_timeout(output.as_json(ended)))
 
 
-_id = click.option("--id", "number", type=_number, default=None, help="Its number; the next free one if left out.")
+_id = click.option("--id", "number", type=_number, default=None, help="The node's id. Default: the next free one.")
 _dev = click.option(
     "--dev",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
-    help="The folder of a running 'polynya cluster dev', which then starts the new node, too.",
+    help="The folder of a running 'polynya cluster dev', which then also starts the new node.",
 )
 
 
 @click.command("add")
 @server_option
 @_id
-@click.option("--peer", metavar="HOST:PORT", default="", help="Where the other nodes find it.")
-@click.option("--http", metavar="URL", default="", help="Where clients find it.")
-@click.option("--zone", default="", help="What fails together with it, such as a rack: replicas of a group are kept in different ones.")
-@click.option("--reader", is_flag=True, help="A read replica: it follows every group, answers reads, and has no vote.")
-@click.option("--no-rebalance", is_flag=True, help="Leave it empty: 'polynya cluster rebalance' or 'move' gives it groups later.")
+@click.option("--peer", metavar="HOST:PORT", default="", help="Its address for the other nodes.")
+@click.option("--http", metavar="URL", default="", help="Its URL for clients.")
+@click.option("--zone", default="", help="Its failure domain, such as a rack: replicas of a group are spread over zones.")
+@click.option("--reader", is_flag=True, help="Add a read replica: it follows every group, serves reads, and has no vote.")
+@click.option("--no-rebalance", is_flag=True, help="Assign no groups to it yet: 'polynya cluster rebalance' or 'move' does so later.")
 @_dev
 @waiting
 def add_command(  # noqa: PLR0913
@@ -91,7 +91,7 @@ def add_command(  # noqa: PLR0913
     wanted = {"peer": peer, "http": http, "zone": zone, "rebalance": not (no_rebalance or reader)}
     told, place = _new_node(client, number, wanted | ({"reader": True} if reader else {}), dev)
     node = int(told["node"]["id"])
-    said = f"node {node} belongs to the cluster{' as a read replica' if reader else ''}{_start_of(place)}"
+    said = f"node {node} is a member of the cluster{' as a read replica' if reader else ''}{_start_of(place)}"
     left = reading_left(node) if reader else arrival_left(node, balanced=not no_rebalance)
     _finish(client, told, said, left, ending, settings=place is None)
 
@@ -99,7 +99,7 @@ def add_command(  # noqa: PLR0913
 @click.command("promote")
 @server_option
 @click.argument("node", type=_number)
-@click.option("--no-rebalance", is_flag=True, help="It votes in nothing yet: 'polynya cluster rebalance' or 'move' gives it groups later.")
+@click.option("--no-rebalance", is_flag=True, help="Assign no votes to it yet: 'polynya cluster rebalance' or 'move' does so later.")
 @waiting
 def promote_command(client: Client, node: int, no_rebalance: bool, ending: WaitMode) -> None:
     """Promote a read replica to a full node: it gets its share of the groups with votes and leaders, and drops the rest.
@@ -109,15 +109,15 @@ def promote_command(client: Client, node: int, no_rebalance: bool, ending: WaitM
     """
     told = _act(client, f"nodes/{node}/promote", {"rebalance": not no_rebalance})
     left = arrival_left(node, balanced=not no_rebalance)
-    _finish(client, told, f"node {node} is to vote like the others", left, ending)
+    _finish(client, told, f"node {node} becomes a voting member", left, ending)
 
 
 @click.command("replace-disk")
 @server_option
 @click.argument("node", type=_number)
 @_id
-@click.option("--peer", metavar="HOST:PORT", default="", help="Where the other nodes find it, if not where the old one was.")
-@click.option("--http", metavar="URL", default="", help="Where clients find it, if not where the old one was.")
+@click.option("--peer", metavar="HOST:PORT", default="", help="Its address for the other nodes. Default: the old node's.")
+@click.option("--http", metavar="URL", default="", help="Its URL for clients. Default: the old node's.")
 @_dev
 @waiting
 def replace_disk_command(  # noqa: PLR0913
@@ -139,7 +139,7 @@ def replace_disk_command(  # noqa: PLR0913
     def left(view: View) -> str:
         return there(view) or gone(view)
 
-    said = f"node {new} takes over from node {node}{_start_of(place)}"
+    said = f"node {new} replaces node {node}{_start_of(place)}"
     _finish(client, told, said, left, ending, settings=place is None)
 
 
@@ -157,14 +157,16 @@ def _state_command(verb: str, said: str, about: str) -> click.Command:
     return command
 
 
-cordon_command = _state_command("cordon", "gets nothing new", "Give a node nothing new: it keeps what it has.")
-uncordon_command = _state_command("uncordon", "is active", "Take back 'cordon', 'drain' and, while it is under way, 'remove'.")
+cordon_command = _state_command(
+    "cordon", "gets no new replicas or leaders", "Assign no new replicas or leaders to a node; it keeps those it has."
+)
+uncordon_command = _state_command("uncordon", "is active", "Undo 'cordon', 'drain' and an unfinished 'remove'.")
 
 
 @click.command("drain")
 @server_option
 @click.argument("node", type=_number)
-@click.option("--replicas", is_flag=True, help="Of replicas, too: it is to hold nothing, and stays in the cluster.")
+@click.option("--replicas", is_flag=True, help="Also move all replicas off it; the empty node stays a member.")
 @waiting
 def drain_command(client: Client, node: int, replicas: bool, ending: WaitMode) -> None:
     """Move all leaders off a node and assign nothing new to it, for maintenance of its machine.
@@ -175,7 +177,11 @@ def drain_command(client: Client, node: int, replicas: bool, ending: WaitMode) -
     polynya cluster uncordon 3                   # when it is back
     """
     told = _act(client, f"nodes/{node}/drain", {"replicas": replicas})
-    said = f"node {node} is emptied" if replicas else f"node {node} hands over what it leads"
+    said = (
+        f"node {node} transfers its leaders and replicas to other nodes"
+        if replicas
+        else f"node {node} transfers its leaders to other nodes"
+    )
     _finish(client, told, said, drain_left(node, replicas=replicas), ending)
 
 
@@ -192,14 +198,14 @@ def remove_command(client: Client, node: int, ending: WaitMode) -> None:
     polynya cluster remove 3 --wait
     """
     told = _act(client, f"nodes/{node}/remove", {})
-    _finish(client, told, f"node {node} leaves the cluster", removal_left(node), ending)
+    _finish(client, told, f"node {node} is being removed from the cluster", removal_left(node), ending)
 
 
 @click.command("move")
 @server_option
 @click.argument("group", type=_group)
-@click.option("--from", "source", type=_number, required=True, help="The node that has a replica now.")
-@click.option("--to", "target", type=_number, required=True, help="The node that gets it.")
+@click.option("--from", "source", type=_number, required=True, help="The node that holds the replica now.")
+@click.option("--to", "target", type=_number, required=True, help="The node that receives it.")
 @waiting
 def move_command(client: Client, group: int, source: int, target: int, ending: WaitMode) -> None:
     """Move a replica of a group from one node to another, online.
@@ -208,14 +214,14 @@ def move_command(client: Client, group: int, source: int, target: int, ending: W
     polynya cluster move 7 --from 1 --to 4 --wait
     """
     told = _act(client, f"groups/{group}/move", {"from": source, "to": target})
-    said = f"group {group} goes from node {source} to node {target}"
+    said = f"group {group} moves from node {source} to node {target}"
     _finish(client, told, said, move_left(group, target, source), ending)
 
 
 @click.command("transfer")
 @server_option
 @click.argument("group", type=_group)
-@click.option("--to", "target", type=_number, required=True, help="The node that is to lead it.")
+@click.option("--to", "target", type=_number, required=True, help="The node to become leader.")
 @waiting
 def transfer_command(client: Client, group: int, target: int, ending: WaitMode) -> None:
     """Transfer the leadership of a group to another node.
@@ -224,13 +230,13 @@ def transfer_command(client: Client, group: int, target: int, ending: WaitMode) 
     polynya cluster transfer 7 --to 2
     """
     told = _act(client, f"groups/{group}/transfer", {"to": target})
-    pending = f" ({told['pending']}; the lead follows by itself)" if told.get("pending") else ""
-    _finish(client, told, f"group {group} is to be led by node {target}{pending}", lead_left(group, target), ending)
+    pending = f" ({told['pending']}; the transfer then happens without further action)" if told.get("pending") else ""
+    _finish(client, told, f"leadership of group {group} moves to node {target}{pending}", lead_left(group, target), ending)
 
 
 @click.command("rebalance")
 @server_option
-@click.option("--replicas", type=int, default=0, help="And have so many replicas of each group from now on: 1, 3 or 5.")
+@click.option("--replicas", type=int, default=0, help="Also set the number of replicas per group: 1, 3 or 5.")
 @waiting
 def rebalance_command(client: Client, replicas: int, ending: WaitMode) -> None:
     """Spread replicas and leaders evenly over nodes, weighted by cores, and over zones; a few groups at a time.
@@ -240,7 +246,7 @@ def rebalance_command(client: Client, replicas: int, ending: WaitMode) -> None:
     polynya cluster rebalance --replicas 5
     """
     told = _act(client, "rebalance", {"replicas": replicas})
-    _finish(client, told, "replicas and leads are being spread", balance_left, ending)
+    _finish(client, told, "rebalancing replicas and leaders", balance_left, ending)
 
 
 COMMANDS = (
@@ -264,7 +270,7 @@ def _new_node(
     place = None
     if dev is not None:
         if wanted["peer"] or wanted["http"]:
-            raise exits.Misused("--dev chooses where the node is found: leave out --peer and --http")
+            raise exits.Misused("--dev chooses the addresses: leave out --peer and --http")
         place = cluster_dev.next_place(dev, number)
         place.reader = wanted.get("reader", False)
         number, wanted = place.number, {**wanted, "peer": place.peer, "http": place.url}
@@ -280,14 +286,14 @@ def _start_of(place: cluster_dev.DevNode | None) -> str:
 
 def settings_of(told: dict[str, Any]) -> str:
     """Return the TOML settings of the added node."""
-    lines = ["# here: listen, data and cores of this node", f"groups = {told['groups']}", ""]
-    lines += ["[cluster]  # and below it: ca, cert and key of this node, where the others have them"]
+    lines = ["# add here: listen, data and cores of this node", f"groups = {told['groups']}", ""]
+    lines += ["[cluster]  # add below: ca, cert and key of this node, if the other nodes have them"]
     lines += [f'id = "{told["cluster"]}"', f"node = {told['node']['id']}", "join = true", ""]
     for node in (told["node"], *told["peers"]):
         lines += ["[[cluster.nodes]]", f"id = {node['id']}", f'peer = "{node["peer"]}"', f'http = "{node["http"]}"']
         lines += [f'zone = "{node["zone"]}"'] if node["zone"] else []
         lines += ['role = "reader"', ""] if node.get("role") == "reader" else [""]
-    return "\n".join([*lines, "# here: [cold], as the others have it", ""])
+    return "\n".join([*lines, "# add here: [cold], as on the other nodes", ""])
 
 
 def _act(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -298,7 +304,7 @@ def _act(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
             f"/v1/cluster/{path}", headers={"content-type": "application/json"}, content=msgspec.json.encode(body)
         ).json()
     except KeyboardInterrupt:
-        output.notice("whether the cluster has taken this up is not known: 'polynya cluster status' shows it")
+        output.notice("it is unknown whether the cluster accepted the operation: check 'polynya cluster status'")
         raise
     return told
 

@@ -11,17 +11,17 @@ from polynya.cli.terminal import exits, output
 from polynya.cli.terminal.progress import Live, is_terminal
 
 LOOK_SECONDS = 0.3
-GOES_ON = "It goes on by itself; 'polynya cluster status' and 'health' show how far it is."
+GOES_ON = "The operation continues; 'polynya cluster status' and 'health' show its progress."
 View = dict[str, Any]
 Left = Callable[[View], str]
-"""What is not yet as it should be, for people; empty when all is."""
+"""Describes the remaining work for people; empty when there is none."""
 
 
 def wait_until(client: Client, epoch: int, left: Left, *, seconds: float) -> View:
     """Return the first view with no remaining work. Raises `exits.Busy` on timeout."""
     deadline = time.monotonic() + seconds
     looked = _Looking(client)
-    said = "asked for"
+    said = "requested"
 
     def describe(passed: float) -> str:
         return f"{said}  {passed:.0f} s"
@@ -41,7 +41,7 @@ def wait_until(client: Client, epoch: int, left: Left, *, seconds: float) -> Vie
                     raise exits.Busy(f"not done after {seconds:g} s: {said}", hint=GOES_ON)
                 time.sleep(LOOK_SECONDS)
     except KeyboardInterrupt:
-        output.notice(f"not waited for any longer: {said}. {GOES_ON}")
+        output.notice(f"stopped waiting: {said}. {GOES_ON}")
         raise
 
 
@@ -80,8 +80,8 @@ def balance_left(view: View) -> str:
     """Report until replicas and leaders are balanced."""
     on_way = moves(view)
     if on_way:
-        return f"{output.counted(len(on_way), 'group')} on the way to other nodes"
-    return "replicas and leads are being spread" if view["rebalancing"] else ""
+        return f"{output.counted(len(on_way), 'group')} moving to other nodes"
+    return "rebalancing replicas and leaders" if view["rebalancing"] else ""
 
 
 def arrival_left(node: int, *, balanced: bool) -> Left:
@@ -90,7 +90,7 @@ def arrival_left(node: int, *, balanced: bool) -> Left:
     def left(view: View) -> str:
         found = node_of(view, node)
         if found is None or not found["up"]:
-            return f"node {node} is not there yet: start it"
+            return f"node {node} is not up yet: start it"
         return balance_left(view) if balanced else ""
 
     return left
@@ -102,7 +102,7 @@ def reading_left(node: int) -> Left:
     def left(view: View) -> str:
         found = node_of(view, node)
         if found is None or not found["up"]:
-            return f"node {node} is not there yet: start it"
+            return f"node {node} is not up yet: start it"
         if found["replicas"] < len(view["groups"]):
             return f"node {node} has {found['replicas']} of {len(view['groups'])} groups"
         return f"node {node}: {output.counted(found['behind_entries'], 'entry', 'entries')} behind" if found["behind_entries"] else ""
@@ -119,7 +119,7 @@ def drain_left(node: int, *, replicas: bool) -> Left:
             return ""
         leaderless = sum(not group["leader"] for group in view["groups"])
         if leaderless and not found["up"]:  # it may lead them: it only failed to respond
-            return f"node {node} does not answer, and {output.counted(leaderless, 'group')} may be led by it"
+            return f"node {node} does not respond and may lead {output.counted(leaderless, 'group')}"
         votes = found["votes"] if replicas else 0
         parts = [output.counted(found["leader_of"], "group") + " led"] if found["leader_of"] else []
         parts += [output.counted(votes, "replica") + " held"] if votes else []
@@ -156,7 +156,7 @@ def lead_left(group: int, target: int) -> Left:
 
     def left(view: View) -> str:
         leader = view["groups"][group]["leader"]
-        return "" if leader == target else f"group {group}: led by {'nobody' if not leader else f'node {leader}'}"
+        return "" if leader == target else f"group {group}: {f'node {leader} is the leader' if leader else 'no leader'}"
 
     return left
 

@@ -44,7 +44,7 @@ RETRY_SECONDS = 30.0
 
 @click.command("demo")
 @click.option("--data", metavar="FOLDER", default=DATA, show_default=True, help="The node's data folder.")
-@click.option("--listen", metavar="ADDRESS", default=LISTEN, show_default=True, help="Where the node listens.")
+@click.option("--listen", metavar="ADDRESS", default=LISTEN, show_default=True, help="Address and port of the node.")
 @click.option("--stay", is_flag=True, help="Keep the node running at the end, until Ctrl-C.")
 def demo_command(data: str, listen: str, stay: bool) -> None:
     """Run an end-to-end demo on real data: 336,776 flights into 16 streams, the streams into a table, and one query everywhere.
@@ -72,13 +72,13 @@ def _play(client: Client, data: str) -> None:
         size = sum(len(record) for records in events.values() for record in records)
         say(f"{total:,} flights of {len(events)} airlines, {output.size(size)} of JSON")
     streams = {carrier: PREFIX + carrier for carrier in events}
-    with _step("making one stream for each airline") as say:
+    with _step("creating one stream per airline") as say:
         for stream in streams.values():
             client.call("PUT", stream_path(stream), headers={"content-type": JSON_TYPE})
         say(f"{client.server}{stream_path(PREFIX)}9E … YV")
     follower = _Follower(client.server, TAILED, len(events["UA"]))
     _append(client, events, streams)
-    with _step(f"following {TAILED} over SSE meanwhile") as say:
+    with _step(f"following {TAILED} over SSE") as say:
         say(follower.result())
     _tables(client, data)
     _compare(client, list(streams.values()), total)
@@ -92,7 +92,7 @@ def _append(client: Client, events: dict[str, list[bytes]], streams: dict[str, s
             longest_first = sorted(streams, key=lambda carrier: -len(events[carrier]))
             sent = sum(pool.map(lambda carrier: _append_airline(client.server, streams[carrier], events[carrier], bar), longest_first))
         rate = f" ({sent / (time.monotonic() - began):,.0f} a second)" if sent else ""
-        say(f"{sent:,} events appended{rate}" + (f", {total - sent:,} were there already" if sent < total else ""))
+        say(f"{sent:,} events appended{rate}" + (f", {total - sent:,} were already stored" if sent < total else ""))
 
 
 def _append_airline(server: str, stream: str, records: Sequence[bytes], bar: Bar) -> int:
@@ -102,7 +102,7 @@ def _append_airline(server: str, stream: str, records: Sequence[bytes], bar: Bar
         token = parse_token(facts_of(client, stream)["offset"])
         held = token[0] if token else 0
         if held > len(records):
-            raise exits.Refused(f"{stream} holds other records than the demo's", hint="Name another folder with --data.")
+            raise exits.Refused(f"{stream} holds records that are not the demo's", hint="Pass another folder with --data.")
         batches = [records[at : at + BATCH] for at in range(0, len(records), BATCH)]
         producer = BatchProducer(client, stream, JSON_TYPE, retry_seconds=RETRY_SECONDS, lines_are_records=True, name="demo")
         producer.batches = first = held // BATCH if held < len(records) else len(batches)
@@ -128,7 +128,7 @@ class _Follower:
         try:
             return self._future.result(TAIL_SECONDS)
         except TimeoutError:
-            raise exits.Refused(f"the tail of {self._stream} did not get all its records within {TAIL_SECONDS:g} s") from None
+            raise exits.Refused(f"the reader of {self._stream} did not receive all records within {TAIL_SECONDS:g} s") from None
         finally:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -143,26 +143,26 @@ class _Follower:
                 if seen >= self._wanted:
                     break
         if seen != self._wanted:
-            raise exits.Refused(f"the tail of {self._stream} brought {seen:,} records instead of {self._wanted:,}")
-        return f"all {seen:,} records came, in {appends:,} events"
+            raise exits.Refused(f"the reader of {self._stream} received {seen:,} records; expected {self._wanted:,}")
+        return f"received all {seen:,} records in {appends:,} events"
 
 
 def _tables(client: Client, data: str) -> None:
     import msgspec
 
-    from polynya.cli.tables import coordinator_of, explained, spark_factory
+    from polynya.cli.tables import coordinator_of, explained, spark_factory, told
     from polynya.lakehouse.worker import compact
 
-    with _step(f"making the table {TABLE} of the streams under {PREFIX}") as say:
+    with _step(f"creating the table {TABLE} of the streams under {PREFIX}") as say:
         body = msgspec.json.encode({"prefix": PREFIX})
         answer = client.call("PUT", f"/v1/tables/{TABLE}", content=body, headers={"content-type": JSON_TYPE})
-        say("made" if answer.status_code == 201 else "is there already")
-    with _step("flushing packs, and the PySpark pipeline into Iceberg and Delta") as say, explained():
-        done = compact(coordinator_of(client), [TABLE], spark_factory(""), lambda step, told: output.notice(f"      {step:<14}{told}"))
+        say("created" if answer.status_code == 201 else "already exists")
+    with _step("flushing packs and running the PySpark pipeline into Iceberg and Delta") as say, explained():
+        done = compact(coordinator_of(client), [TABLE], spark_factory(""), told(verbose=False))
         rows = sum(outcome.rows for outcome in done)
         packs = [path for path in Path(data).rglob("packs/*/*") if path.is_file()]
         held = f"{len(packs)} packs of {output.size(sum(path.stat().st_size for path in packs))}"
-        say((f"{rows:,} rows" if rows else "nothing new, all rows are there") + f"; {held} in the object store")
+        say((f"{rows:,} rows" if rows else "nothing new: the table has all rows") + f"; {held} in the object store")
 
 
 def _compare(client: Client, streams: list[str], total: int) -> None:
@@ -175,7 +175,7 @@ def _compare(client: Client, streams: list[str], total: int) -> None:
         "the Iceberg table, by DuckDB": lambda: answers.from_iceberg(client.server, TABLE),
         "the Delta table, by deltalake": lambda: answers.from_delta(location(table, table["delta"])),
     }
-    output.notice("asking: how many flights had each airline, and how late did they arrive on average?")
+    output.notice("query: flights and mean arrival delay per airline")
     told: dict[str, list[Sums]] = {}
     for way, ask in ways.items():
         with _step(f"  {way}") as say:
@@ -184,11 +184,11 @@ def _compare(client: Client, streams: list[str], total: int) -> None:
     expected = told["the original file, by Python"]
     wrong = [way for way, sums in told.items() if sums != expected]
     if wrong or sum(row.flights for row in expected) != total or total != FLIGHTS:
-        raise exits.Refused(f"the answers disagree: {' and '.join(wrong) or 'the number of flights'} differ from the original file")
+        raise exits.Refused(f"the results differ: {' and '.join(wrong) or 'the number of flights'} do not match the original file")
     names = flights.airlines()
     rows = [(row.carrier, names[row.carrier], row.flights, f"{row.mean_delay:6.2f}") for row in expected]
     output.table(("airline", "name", "flights", "mean delay (min)"), rows)
-    output.notice(f"all {len(ways)} answers agree")
+    output.notice(f"all {len(ways)} results agree")
 
 
 def _go_on(client: Client, *, data: str, listen: str, stay: bool) -> None:
@@ -207,9 +207,9 @@ def _go_on(client: Client, *, data: str, listen: str, stay: bool) -> None:
         f'{tool} sql "select origin, count(*) as flights from flights group by origin"',
         f"{tool} table ls",
     ]
-    look = f"\nAnd look at it in a browser: {client.server}/console/"
-    output.notice("\nGo on with:\n" + "\n".join(f"  {line}" for line in lines) + look)
-    output.notice("\nThe table for other tools:")
+    look = f"\nOpen the console in a browser: {client.server}/console/"
+    output.notice("\nNext commands to try:\n" + "\n".join(f"  {line}" for line in lines) + look)
+    output.notice("\nLocations of the table for other tools:")
     output.notice(f"  Iceberg  {table['iceberg']}")
     output.notice(f"  Delta    {location(table, table['delta'])}")
 
@@ -253,7 +253,9 @@ def _url_of(process: subprocess.Popen[str]) -> str:
     finally:
         watchdog.cancel()
     code = process.wait()
-    raise exits.Refused(f"the node did not start (exit code {code}); see above for the reason", hint="--listen and --data name others.")
+    raise exits.Refused(
+        f"the node did not start (exit code {code}); its output above gives the reason", hint="Pass another --listen or --data."
+    )
 
 
 @contextmanager

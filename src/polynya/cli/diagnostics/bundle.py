@@ -26,22 +26,23 @@ from polynya.cli.terminal.redact import scrubber
 LOG_BYTES = 4 << 20  # from the end of each log
 LISTED_MAX = 50_000
 ANSWER_SECONDS = 10.0
-_ABOUT = """What 'polynya debug bundle' of {moment} (release {version}) gathered on this machine:
+_ABOUT = """Diagnostics collected by 'polynya debug bundle' on {moment} (release {version}):
 
 {members}
-It holds no record of any stream and no secret: secret settings, tokens and passwords are masked, of the environment there are only names, of
-data files only names, sizes and times. It does hold names: of this machine's folders, of tables and buckets, and, in logs, of streams and
-peers. Look before you pass it on: tar -xzf {file}
+The file contains no stream records and no secrets. Secret settings, tokens and passwords are masked.
+Environment variables are listed by name only; data files by name, size and time.
+It does contain names of folders, tables, buckets and, in logs, of streams and peers.
+Check it before you share it: tar -xzf {file}
 """
 _MEANING = {
-    "config.json": "every setting of the node, with its origin",
-    "environment.txt": "names of the variables that matter here, without values",
-    "doctor.jsonl": "what 'polynya doctor' found",
-    "node.json": "what the server says of itself",
-    "health.json": "its health",
-    "readyz.txt": "each of its checks",
-    "metrics.txt": "its metrics",
-    "tables.json": "its tables, where they are and how far behind",
+    "config.json": "every setting of the node and its origin",
+    "environment.txt": "names of the relevant environment variables, without values",
+    "doctor.jsonl": "findings of 'polynya doctor'",
+    "node.json": "the server's description of itself",
+    "health.json": "the server's health",
+    "readyz.txt": "each health check of the server",
+    "metrics.txt": "the server's metrics",
+    "tables.json": "the tables: location and lag",
     "files.txt": "names, sizes and times of the journal, the snapshots and the embedded object store",
 }
 
@@ -52,14 +53,12 @@ def debug_command() -> None:
 
 
 @debug_command.command("bundle")
-@click.option("--output", "-o", "target", metavar="FILE", help="Where to write it. Default: ./polynya-debug-DATE.tar.gz.")
-@click.option(
-    "--log", "logs", metavar="FILE", multiple=True, help="A log file whose end goes in; may be repeated. Default: the node's own."
-)
-@click.option("--server", metavar="URL", help=f"The node. Default: that of the context in use, else {SERVER_DEFAULT}.")
-@click.option("--context", metavar="NAME", shell_complete=complete_context, help="The context to take the node from.")
+@click.option("--output", "-o", "target", metavar="FILE", help="The file to write. Default: ./polynya-debug-DATE.tar.gz.")
+@click.option("--log", "logs", metavar="FILE", multiple=True, help="A log file; its end is included. Repeatable. Default: the node's log.")
+@click.option("--server", metavar="URL", help=f"The node. Default: the current context, else {SERVER_DEFAULT}.")
+@click.option("--context", metavar="NAME", shell_complete=complete_context, help="Use the server of this context.")
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Print the name of the file, and what is in it, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the file name and a list of its members as JSON.")
 @with_hidden_settings
 def debug_bundle_command(
     target: str | None,
@@ -88,7 +87,7 @@ def debug_bundle_command(
     try:
         size = _write(path, members)
     except OSError as error:
-        raise exits.Refused(f"{path} cannot be written: {error.strerror}", hint="Name another file with --output.") from None
+        raise exits.Refused(f"{path} cannot be written: {error.strerror}", hint="Pass another file with --output.") from None
     if as_json:
         output.json_line({"file": str(path), "bytes": size, "members": list(members), "missing": gathered.missing})
         return
@@ -96,7 +95,7 @@ def debug_bundle_command(
         output.notice(f"  {name:<24}{output.size(len(text.encode()))}")
     for line in gathered.missing:
         output.notice(f"  left out: {line}")
-    output.notice(f"wrote {path} ({output.size(size)}); no records and no secrets are in it, but look before you pass it on")
+    output.notice(f"wrote {path} ({output.size(size)}); it contains no records and no secrets, but check it before you share it")
 
 
 class _Gathered:
@@ -133,7 +132,7 @@ class _Gathered:
         if self._data.is_dir():
             yield "files.txt", "".join(_listed([self._data, loaded.config.objects_path]))
         else:
-            self.missing.append(f"files.txt: there is no data folder {self._data}; name it with --data")
+            self.missing.append(f"files.txt: there is no data folder {self._data}; pass it with --data")
 
     def _doctor(self) -> Iterator[tuple[str, str]]:
         from polynya.cli.diagnostics.doctor import findings
@@ -153,7 +152,7 @@ class _Gathered:
                 yield "node.json", node.text
                 yield from self._metrics(client, int(node.json()["ports"]["admin"]))
         except (click.ClickException, httpx.TransportError, ValueError, KeyError, TypeError) as error:
-            self.missing.append(f"what the server says: {getattr(error, 'message', error)}")
+            self.missing.append(f"server responses: {getattr(error, 'message', error)}")
 
     def _metrics(self, client: Client, admin_port: int) -> Iterator[tuple[str, str]]:
         """Yield the metrics from the admin port if reachable, otherwise from the base port."""
@@ -166,7 +165,7 @@ class _Gathered:
                 if answer.is_success:
                     yield "metrics.txt", answer.text
                     return
-        self.missing.append("metrics.txt: the admin port cannot be reached from here")
+        self.missing.append("metrics.txt: the admin port is unreachable from this machine")
 
     def _logs(self, named: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         for number, name in enumerate(named):
@@ -179,7 +178,7 @@ class _Gathered:
             if text:
                 yield "logs/node.log", text
             else:
-                self.missing.append("logs: the node's is not known here; name it with --log")
+                self.missing.append("logs: the node's log was not found; pass it with --log")
 
 
 def _own_log(data: Path) -> str:
@@ -226,7 +225,7 @@ def _listed(folders: list[Path]) -> Iterator[str]:
                 if path in seen:
                     continue
                 if len(seen) >= LISTED_MAX:
-                    yield f"… and more than these {LISTED_MAX:,}\n"
+                    yield f"… only the first {LISTED_MAX:,} are listed\n"
                     return
                 seen.add(path)
                 with contextlib.suppress(OSError):

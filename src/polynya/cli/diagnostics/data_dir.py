@@ -36,15 +36,15 @@ def check_data(config: Config) -> Iterator[Finding]:
     while not place.exists():
         place = place.parent
     if not place.is_dir():
-        yield Finding("data folder", FAIL, f"{place} is no folder", "Name another with --data.")
+        yield Finding("data folder", FAIL, f"{place} is not a folder", "Pass another folder with --data.")
         return
     if os.statvfs(place).f_flag & os.ST_RDONLY:
-        yield Finding(
-            "data folder", FAIL, f"{place} is on a file system that is mounted read-only", "Mount it for writing, or another --data."
-        )
+        yield Finding("data folder", FAIL, f"{place} is on a read-only file system", "Mount it read-write, or pass another --data.")
         return
     if not os.access(place, os.W_OK | os.X_OK):
-        yield Finding("data folder", FAIL, f"{place} may not be written by this user", f"chown {_user()} {place}, or another --data.")
+        yield Finding(
+            "data folder", FAIL, f"{place} is not writable for this user", f"Run: chown {_user()} {place}, or pass another --data."
+        )
         return
     yield _folder(folder)
     yield _file_system(place)
@@ -63,32 +63,32 @@ def check_ports(config: Config, *, running: bool) -> Iterator[Finding]:
         wanted.append(("peer port", resolve(host)[0], port, "cluster.nodes"))
     for name, address, number, change in wanted:
         if running:
-            yield Finding(name, OK, f"{number} is held by the node that answers there")
+            yield Finding(name, OK, f"{number} is used by the running node")
             continue
         try:
             with take_port(address, number, name="listen") as taken:
-                yield Finding(name, OK, f"{taken.getsockname()[1]} is free" if number else "any free one")
+                yield Finding(name, OK, f"{taken.getsockname()[1]} is free" if number else "any free port")
         except ConfigError as error:
             yield Finding(
                 name,
                 FAIL,
                 str(error).removeprefix("listen: ").partition(";")[0],
-                f"Stop that process, or choose another port with {change}.",
+                f"Stop that process, or pass another port with {change}.",
             )
 
 
 def _folder(folder: Path) -> Finding:
     if not folder.exists():
-        return Finding("data folder", OK, f"{folder} will be made by the first start")
+        return Finding("data folder", OK, f"{folder} does not exist yet: the first start creates it")
     if (folder / "node.json").exists():
         with contextlib.suppress(OSError, ValueError):
             pid = int((folder / "node.pid").read_text())
-            return Finding("data folder", OK, f"{folder}, in use by the node with pid {pid}")
-        return Finding("data folder", OK, f"{folder} has a node's data")
+            return Finding("data folder", OK, f"{folder} is in use by the node with pid {pid}")
+        return Finding("data folder", OK, f"{folder} contains a node's data")
     strangers = sorted(entry.name for entry in folder.iterdir() if entry.name[0] != ".")
     if strangers:
-        step = "Name an empty or a new folder with --data; if this is a node's data, restore node.json from a copy."
-        return Finding("data folder", FAIL, f"{folder} holds other things: {', '.join(strangers[:3])}", step)
+        step = "Pass an empty or new folder with --data. If this is a node's data, restore node.json from a copy."
+        return Finding("data folder", FAIL, f"{folder} holds unrelated files: {', '.join(strangers[:3])}", step)
     return Finding("data folder", OK, f"{folder} is empty")
 
 
@@ -96,12 +96,12 @@ def _file_system(place: Path) -> Finding:
     kind = file_system_of(place)
     if kind in VOLATILE:
         return Finding(
-            "file system", WARN, f"{kind}: what is acknowledged is lost when the machine stops", "Name a folder on a disk with --data."
+            "file system", WARN, f"{kind}: acknowledged data is lost when the machine stops", "Pass a folder on a disk with --data."
         )
     if kind in REMOTE:
-        step = "Use a local disk: locks and fsync over a network are not what durability needs."
-        return Finding("file system", WARN, f"{kind}, over a network", step)
-    return Finding("file system", OK, kind or "not looked at: this system does not tell")
+        step = "Use a local disk: file locks and fsync over a network do not guarantee durability."
+        return Finding("file system", WARN, f"{kind}, a network file system", step)
+    return Finding("file system", OK, kind or "not checked: this system does not report it")
 
 
 def file_system_of(place: Path, mounts: str = "/proc/self/mounts") -> str:
@@ -122,12 +122,14 @@ def _space(place: Path) -> Finding:
     usage = shutil.disk_usage(place)
     said = f"{output.size(usage.free)} free of {output.size(usage.total)}"
     if usage.free < FREE_BYTES_LEAST:
-        return Finding("free space", FAIL, said, "Make room: appends are refused when the disk is full.")
+        return Finding("free space", FAIL, said, "Free some space: the node refuses appends when the disk is full.")
     if usage.free < FREE_BYTES_GOOD:
-        return Finding("free space", WARN, said, "Make room, or watch it: appends are refused when the disk is full.")
+        return Finding("free space", WARN, said, "Free some space soon: the node refuses appends when the disk is full.")
     found = os.statvfs(place)
     if found.f_files and found.f_favail < FILES_GOOD:  # file systems without an inode limit report 0
-        return Finding("free space", WARN, f"{said}, but only {found.f_favail} more files fit", "Remove files: the inodes are used up.")
+        return Finding(
+            "free space", WARN, f"{said}, but only {found.f_favail} more files fit", "Delete files: the file system runs out of inodes."
+        )
     return Finding("free space", OK, said)
 
 
@@ -136,14 +138,14 @@ def _syncs(place: Path) -> Finding:
         taken = sync_seconds(place)
     except OSError as error:
         return Finding(
-            "fsync", FAIL, f"cannot write to {place}: {error.strerror}", "Look at the disk (dmesg), or name another folder with --data."
+            "fsync", FAIL, f"cannot write to {place}: {error.strerror}", "Check the disk (dmesg), or pass another folder with --data."
         )
     median, worst = statistics.median(taken), max(taken)
-    said = f"{_spelled(median)} in the middle, {_spelled(worst)} at worst, of {len(taken)}"
+    said = f"median {_spelled(median)}, maximum {_spelled(worst)}, of {len(taken)}"
     if median > SYNC_SLOW:
-        return Finding("fsync", WARN, said, "Each append waits for one: use an SSD, and no network volume.")
+        return Finding("fsync", WARN, said, "Each append waits for an fsync: use a local SSD.")
     if median < SYNC_TOO_FAST:
-        step = "No disk is so fast: a RAM disk, or one that answers before the data is safe, loses acknowledged records in a power cut."
+        step = "No disk is this fast. A RAM disk, or a disk that acknowledges early, loses acknowledged records in a power cut."
         return Finding("fsync", WARN, said, step)
     return Finding("fsync", OK, said)
 

@@ -19,10 +19,10 @@ COLOURS = {OK: "green", WARN: "yellow", FAIL: "red"}
 
 
 @click.command("doctor")
-@click.option("--server", metavar="URL", help=f"The node to look at. Default: that of the context in use, else {SERVER_DEFAULT}.")
-@click.option("--context", metavar="NAME", shell_complete=complete_context, help="The context to take the node from.")
+@click.option("--server", metavar="URL", help=f"The node to check. Default: the current context, else {SERVER_DEFAULT}.")
+@click.option("--context", metavar="NAME", shell_complete=complete_context, help="Use the server of this context.")
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object for each check: name, status, said, step.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per check: name, status, said, step.")
 @with_hidden_settings
 def doctor_command(server: str | None, context: str | None, file: str | None, as_json: bool, **values: str | None) -> None:
     """Check this machine, the settings, the data folder, the object store and the server, and suggest a fix for each problem. Accepts the
@@ -43,7 +43,7 @@ def doctor_command(server: str | None, context: str | None, file: str | None, as
         else:
             _show(finding)
     if not as_json:
-        output.notice(f"{counts[OK]} well, {output.counted(counts[WARN], 'warning')}, {output.counted(counts[FAIL], 'failure')}")
+        output.notice(f"{counts[OK]} ok, {output.counted(counts[WARN], 'warning')}, {output.counted(counts[FAIL], 'failure')}")
     if counts[FAIL]:
         raise click.exceptions.Exit(exits.REFUSED)
 
@@ -71,12 +71,12 @@ def _settings(file: str | None, values: Mapping[str, str | None], *, running: bo
     try:
         loaded = loaded_config(file, values)
     except exits.Misused as wrong:
-        yield Finding("settings", FAIL, "; ".join(wrong.message.splitlines()), "'polynya config check' lists them; mend them first.")
+        yield Finding("settings", FAIL, "; ".join(wrong.message.splitlines()), "'polynya config check' lists the problems; fix them first.")
         return
     changed = sum(origin != "default" for origin in loaded.origins.values())
     yield Finding("settings", OK, f"{output.counted(changed, 'setting')} of {len(loaded.origins)} changed")
     for line in loaded.config.unsafe:
-        yield Finding("settings", WARN, line, "Do not leave it so.")
+        yield Finding("settings", WARN, line, "Not for production: see docs/access.md.")
     yield check_open_files(loaded.config)
     yield from check_worker(loaded.config)
     yield from _caught("data folder", check_data(loaded.config))
@@ -89,7 +89,7 @@ def _caught(name: str, checks: Iterator[Finding]) -> Iterator[Finding]:
     try:
         yield from checks
     except (OSError, ValueError) as error:
-        yield Finding(name, FAIL, f"cannot be looked at: {error}", "Check the rights of this user, and the settings.")
+        yield Finding(name, FAIL, f"cannot be checked: {error}", "Check the permissions of this user, and the settings.")
 
 
 def _server(server: str | None, context: str | None) -> Iterator[Finding]:

@@ -34,9 +34,9 @@ def check_python(version: tuple[int, int] = sys.version_info[:2]) -> Finding:
     if version < PYTHON_LEAST:
         return Finding("python", FAIL, said, "Python 3.11 or newer is needed.")
     if version > PYTHON_LATEST:
-        return Finding("python", WARN, said, f"Tested are Python 3.11 to {PYTHON_LATEST[0]}.{PYTHON_LATEST[1]}.")
+        return Finding("python", WARN, said, f"Tested with Python 3.11 to {PYTHON_LATEST[0]}.{PYTHON_LATEST[1]}.")
     if platform.python_implementation() != "CPython":
-        return Finding("python", WARN, said, "Only CPython is tested.")
+        return Finding("python", WARN, said, "Tested with CPython only.")
     return Finding("python", OK, said)
 
 
@@ -44,17 +44,17 @@ def check_packages() -> Iterator[Finding]:
     """Check the packages of the server, and those of tables."""
     wanted = _wanted()
     yield _packages("packages", LEAN, wanted, FAIL, "pip install --upgrade polynya")
-    yield _packages("table packages", LAKE, wanted, WARN, f"Tables need them: {INSTALL}")
+    yield _packages("table packages", LAKE, wanted, WARN, f"Tables need these packages: {INSTALL}")
 
 
 def check_java() -> Finding:
     """Check for Java, if PySpark is installed."""
     if importlib.util.find_spec("pyspark") is None:
-        return Finding("java", OK, "not looked for: PySpark is not installed")
+        return Finding("java", OK, "not checked: PySpark is not installed")
     try:
         return Finding("java", OK, find_java_home())
     except ConfigError as error:
-        return Finding("java", WARN, "none for Spark", f"{error}.")
+        return Finding("java", WARN, "no Java for Spark", f"{error}.")
 
 
 def check_worker(config: Config) -> Iterator[Finding]:
@@ -64,32 +64,32 @@ def check_worker(config: Config) -> Iterator[Finding]:
     try:
         check_lake(config)
     except ConfigError as wrong:
-        yield Finding("tables", FAIL, str(wrong), "The server does not start so.")
+        yield Finding("tables", FAIL, str(wrong), "The server does not start with this setting.")
     else:
-        yield Finding("tables", OK, f"brought up to date every {config.lake.interval:g} s, by Spark at {config.lake.master}")
+        yield Finding("tables", OK, f"synced every {config.lake.interval:g} s by Spark at {config.lake.master}")
 
 
 def check_open_files(config: Config) -> Finding:
     """Check how many clients per core the file limit allows; a node raises its soft limit to the hard one."""
     limit = raise_limit()
-    step = f"ulimit -Hn {WANTED} before 'polynya serve', or LimitNOFILE={WANTED} in its unit: each connection is an open file."
+    step = f"Run 'ulimit -Hn {WANTED}' before 'polynya serve', or set LimitNOFILE={WANTED} in its unit: each connection is an open file."
     try:
         clients = shares(limit, cores=config.cores or cores_default(), nodes=len(config.cluster.nodes)).base
     except ConfigError as error:
         return Finding("open files", FAIL, str(error), step)
-    said = f"{limit} for each core: {clients} clients"
+    said = f"{limit} per core: {clients} clients"
     return Finding("open files", OK, said) if clients == CONNECTIONS_PER_CORE_MAX else Finding("open files", WARN, said, step)
 
 
 def check_clock() -> Finding:
     """Check that the kernel reports a synchronised clock; Linux only."""
     if sys.platform != "linux":
-        return Finding("clock", OK, "not looked at: this system does not tell")
+        return Finding("clock", OK, "not checked: this system does not report it")
     state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(512))  # struct timex, modes 0: read only
     if state == _TIME_ERROR:
-        step = "Run chrony or systemd-timesyncd: TTLs, expiry and the times of records follow the clock."
+        step = "Run chrony or systemd-timesyncd: TTLs, expiry and record times follow the clock."
         return Finding("clock", WARN, "not synchronised", step)
-    return Finding("clock", OK, "synchronised" if state >= 0 else "not looked at: the system does not tell")
+    return Finding("clock", OK, "synchronised" if state >= 0 else "not checked: this system does not report it")
 
 
 def _packages(name: str, packages: tuple[str, ...], wanted: dict[str, str], status: str, step: str) -> Finding:
@@ -102,7 +102,7 @@ def _packages(name: str, packages: tuple[str, ...], wanted: dict[str, str], stat
             continue
         found.append(f"{package} {version}")
         if not satisfies(version, wanted.get(package, "")):
-            wrong.append(f"{package} {version} is not {wanted[package]}")
+            wrong.append(f"{package} {version} does not satisfy {wanted[package]}")
     return Finding(name, status, "; ".join(wrong), step) if wrong else Finding(name, OK, ", ".join(found))
 
 

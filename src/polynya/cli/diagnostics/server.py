@@ -31,12 +31,15 @@ def check_server(client: Client) -> Iterator[Finding]:
         yield Finding("server", status, failure.message, failure.hint)
         return
     except (ValueError, KeyError, TypeError):
-        yield Finding("server", FAIL, f"{client.server} is no Polynya node", "Name the node with --server, POLYNYA_SERVER or --context.")
+        yield Finding("server", FAIL, f"{client.server} is not a Polynya node", "Pass the node with --server, POLYNYA_SERVER or --context.")
         return
     taken = time.monotonic() - began
-    said = f"{client.server} ({client.origin}) answered in {taken * 1000:.0f} ms: {output.counted(told.get('cores', 1), 'core')}"
+    said = f"{client.server} ({client.origin}) responded in {taken * 1000:.0f} ms: {output.counted(told.get('cores', 1), 'core')}"
     yield Finding(
-        "server", OK if taken < SLOW_SECONDS else WARN, said, "" if taken < SLOW_SECONDS else "It is slow: is it busy, or far away?"
+        "server",
+        OK if taken < SLOW_SECONDS else WARN,
+        said,
+        "" if taken < SLOW_SECONDS else "The response is slow: the node is busy or far away.",
     )
     yield _version(version)
     yield from _health(client)
@@ -48,7 +51,7 @@ def check_server(client: Client) -> Iterator[Finding]:
 def _version(version: str) -> Finding:
     if version == __version__:
         return Finding("versions", OK, f"{version}, both")
-    return Finding("versions", WARN, f"the server is {version}, this command {__version__}", "Bring the older one up to date.")
+    return Finding("versions", WARN, f"the server is {version}, this command is {__version__}", "Upgrade the older one.")
 
 
 def _health(client: Client) -> Iterator[Finding]:
@@ -59,14 +62,14 @@ def _health(client: Client) -> Iterator[Finding]:
         warned = [f"core {row['core']} {row['check']}: {row['reason']}" for row in told.get("warnings", ())]
         unsafe = list(told["unsafe"])
     except (httpx.TransportError, ValueError, KeyError, TypeError):
-        yield Finding("health", FAIL, "the server does not say", "Look at its log.")
+        yield Finding("health", FAIL, "the server reported no reason", "Read its log.")
         return
-    step = "Look at its log, and at /readyz?verbose."
-    yield Finding("health", FAIL, "; ".join(failed), step) if failed else Finding("health", OK, "every check passes")
+    step = "Read its log and /readyz?verbose."
+    yield Finding("health", FAIL, "; ".join(failed), step) if failed else Finding("health", OK, "all checks pass")
     for line in warned:
         yield Finding("health", WARN, line, step)
     for line in unsafe:
-        yield Finding("access", WARN, line, "Do not leave it so.")
+        yield Finding("access", WARN, line, "Not for production: see docs/access.md.")
 
 
 def _cluster(client: Client) -> Iterator[Finding]:
@@ -74,16 +77,16 @@ def _cluster(client: Client) -> Iterator[Finding]:
     try:
         told = client.send("GET", "/v1/cluster/health").json()
         if "nodes" not in told:  # details require a token
-            yield Finding("cluster", OK, "all is well") if told["healthy"] else Finding("cluster", WARN, UNTOLD)
+            yield Finding("cluster", OK, "healthy") if told["healthy"] else Finding("cluster", WARN, UNTOLD)
             return
         problems, notes, nodes = list(told["problems"]), list(told["notes"]), int(told["nodes"])
     except (httpx.TransportError, exits.Ended, ValueError, KeyError, TypeError):
-        yield Finding("cluster", WARN, "the server does not say", "Look at its log.")
+        yield Finding("cluster", WARN, "the server reported no reason", "Read its log.")
         return
     if not problems and not notes:
-        yield Finding("cluster", OK, f"all is well with its {output.counted(nodes, 'node')}")
+        yield Finding("cluster", OK, f"{output.counted(nodes, 'node')}, healthy")
     for line in (*problems, *notes):
-        yield Finding("cluster", WARN, line, "See 'polynya cluster status', and the logs of the nodes that it names.")
+        yield Finding("cluster", WARN, line, "Run 'polynya cluster status', and read the logs of the nodes that it names.")
 
 
 def _clock(answer: httpx.Response) -> Iterator[Finding]:
@@ -97,5 +100,5 @@ def _clock(answer: httpx.Response) -> Iterator[Finding]:
         return
     if abs(skew) > SKEW_SECONDS:
         ahead = "ahead of" if skew > 0 else "behind"
-        step = "Set the clock: '--from 10m' counts from this machine's."
+        step = "Synchronise the clock: '--from 10m' counts from this machine's time."
         yield Finding("time", WARN, f"this machine is {abs(skew):.0f} s {ahead} the server", step)

@@ -17,15 +17,15 @@ from polynya.objectstore import NotFound, ObjectStore, StoreSettings, open_store
 from polynya.objectstore.root import MARKER_KEY
 
 SECONDS = 30.0
-_S3_STEP = "Check cold.s3_bucket, the credentials, their rights (get, put, delete, list) and cold.s3_endpoint."
+_S3_STEP = "Check cold.s3_bucket, cold.s3_endpoint, the credentials and their permissions (get, put, delete, list)."
 
 
 def check_store(config: Config) -> Iterator[Finding]:
     """Check conditional writes, ranges, listing and deletion, and the owner of the root."""
     backend = config.cold.backend
     if backend in ("none", "memory"):
-        said = "nothing leaves the journal" if backend == "none" else "in memory: lost when the node stops"
-        yield Finding("object store", WARN, f"{backend}: {said}", 'cold.backend = "local" or "s3" keeps what is flushed.')
+        said = "no object store: all data stays in the journal" if backend == "none" else "in memory: lost on exit"
+        yield Finding("object store", WARN, f"{backend}: {said}", 'cold.backend = "local" or "s3" stores flushed data permanently.')
         return
     yield from asyncio.run(_checked(config))
 
@@ -37,7 +37,7 @@ async def _checked(config: Config) -> list[Finding]:
                 return [await _local(config)]
             return await _remote(config)
     except TimeoutError:
-        return [Finding("object store", FAIL, f"no answer within {SECONDS:g} s", _S3_STEP)]
+        return [Finding("object store", FAIL, f"no response within {SECONDS:g} s", _S3_STEP)]
     except (PolynyaError, ValueError, OSError) as error:
         return [Finding("object store", FAIL, str(error), _S3_STEP if config.cold.backend == "s3" else "Check the folder and its disk.")]
 
@@ -85,17 +85,20 @@ async def _listed(store: ObjectStore) -> None:
 def _owner(config: Config, marker: bytes | None) -> Finding:
     """Check the owner of the root; a node does not start on another's root."""
     if marker is None:
-        return Finding("object root", OK, "nobody's yet")
+        return Finding("object root", OK, "not owned yet")
     try:
         owner = str(json.loads(marker)["cluster_id"])
     except (ValueError, KeyError, TypeError):
-        return Finding("object root", FAIL, f"its {MARKER_KEY} is none", "Choose another cold.root.")
+        return Finding("object root", FAIL, f"its {MARKER_KEY} is invalid", "Choose another cold.root.")
     mine = _cluster(config)
     if mine == owner:
-        return Finding("object root", OK, "this node's")
+        return Finding("object root", OK, "owned by this node")
     step = "Choose another cold.root or bucket, or start on that cluster's data folder."
     return Finding(
-        "object root", FAIL, f"it belongs to the cluster {owner}" + (f", this is {mine}" if mine else ", the data folder is new"), step
+        "object root",
+        FAIL,
+        f"it belongs to the cluster {owner}" + (f", and this node to {mine}" if mine else ", and the data folder is new"),
+        step,
     )
 
 

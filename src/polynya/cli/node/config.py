@@ -24,8 +24,8 @@ def config_command() -> None:
 
 
 @config_command.command("show")
-@click.option("--origin", is_flag=True, help="Also where each value comes from: default, FILE:LINE, a variable, a flag.")
-@click.option("--changed", is_flag=True, help="Only what is not left at its default.")
+@click.option("--origin", is_flag=True, help="Also print the source of each value: default, FILE:LINE, a variable or a flag.")
+@click.option("--changed", is_flag=True, help="Only settings that differ from their defaults.")
 @config_option
 @as_json
 @with_hidden_settings
@@ -45,7 +45,7 @@ def config_show_command(origin: bool, changed: bool, file: str | None, as_json: 
         heads = ("setting", "value", "from")
         output.table(heads if origin else heads[:2], rows if origin else [row[:2] for row in rows])
     else:
-        output.notice("every setting is at its default")
+        output.notice("all settings have their defaults")
 
 
 @config_command.command("check")
@@ -76,7 +76,7 @@ def config_check_command(file: str | None, as_json: bool, **values: str | None) 
     for line in loaded.config.unsafe:
         output.notice(f"unsafe: {line}")
     changed = sum(origin != "default" for origin in loaded.origins.values())
-    output.notice(f"the settings are right ({output.counted(changed, 'setting')} of {len(loaded.origins)} changed)")
+    output.notice(f"the settings are valid ({output.counted(changed, 'setting')} of {len(loaded.origins)} changed)")
 
 
 def _certificate_problems(config: Config, known: list[str]) -> list[str]:

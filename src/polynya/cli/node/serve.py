@@ -11,7 +11,7 @@ from polynya.cli.terminal import output
 @click.command("serve")
 @with_settings
 @config_option
-@click.option("--show-config", is_flag=True, help="Print every setting with its value and where that comes from, and leave.")
+@click.option("--show-config", is_flag=True, help="Print every setting with its value and source, and exit.")
 @click.option("--json", "as_json", is_flag=True, help="With --show-config: print JSON.")
 def serve_command(file: str | None, show_config: bool, as_json: bool, **values: str | None) -> None:
     """Start a node and serve until SIGTERM or Ctrl-C.

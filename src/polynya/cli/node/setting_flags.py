@@ -16,7 +16,7 @@ from polynya.config.settings import SETTINGS, Setting, parse_seconds, parse_swit
 # The settings that --help shows; docs/configuration.md has all of them, and every one has a flag.
 SHOWN = ("listen", "data", "cores", "long_poll_timeout", "lake.interval", "cold.backend", "unsafe_no_auth")
 
-config_option = click.option("--config", "file", metavar="FILE", help="A TOML file of settings. Default: ./polynya.toml if it is there.")
+config_option = click.option("--config", "file", metavar="FILE", help="A TOML file of settings. Default: ./polynya.toml if it exists.")
 
 
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -51,14 +51,14 @@ class Tokens(Protocol):
 def tokens_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that locate a node's tokens, and pass a `Tokens` as first argument."""
 
-    @click.option("--data", metavar="FOLDER", help="The node's data folder. Default: that of its settings, as 'polynya serve' finds it.")
+    @click.option("--data", metavar="FOLDER", help="The node's data folder. Default: the one in its settings.")
     @config_option
-    @click.option("--server", metavar="URL", help="Ask this node, with a token that has 'admin', instead of writing to its data folder.")
-    @click.option("--context", metavar="NAME", shell_complete=complete_context, help="Likewise, the node of this context.")
+    @click.option("--server", metavar="URL", help="Use the API of this node, with an admin token, instead of writing to its data folder.")
+    @click.option("--context", metavar="NAME", shell_complete=complete_context, help="Use the API of the node of this context.")
     @wraps(command)
     def with_tokens(*args: Any, data: str | None, file: str | None, server: str | None, context: str | None, **options: Any) -> Any:
         if (server or context) and (data or file):
-            raise click.UsageError("--server and --context ask a node, --data and --config name its folder: give one of them")
+            raise click.UsageError("--server and --context use a node's API; --data and --config use its folder. Pass one of them.")
         if not (server or context):
             return command(_Folder(_data_folder(data, file)), *args, **options)
         with Client.of(find_target(server, context, os.environ)) as client, client.understood(), client.admin() as admin:
@@ -78,12 +78,12 @@ def token_command() -> None:
 
 @token_command.command("create")
 @click.argument("name")
-@click.option("--allow", "scopes", metavar="SCOPE", multiple=True, required=True, help="VERB[,VERB][:PREFIX]; may be repeated.")
-@click.option("--expires", metavar="DURATION", type=SECONDS, help="When it stops being valid: 12h, 30d.  [default: never]")
-@click.option("--requests", metavar="N", type=click.FloatRange(0), default=0, help="Requests in a second at most.")
-@click.option("--bytes", metavar="N", type=click.IntRange(0), default=0, help="Bytes of bodies in a second at most, both ways.")
-@click.option("--streams", metavar="N", type=click.IntRange(0), default=0, help="Streams under its prefixes at most, for it to create one.")
-@click.option("--connections", metavar="N", type=click.IntRange(0), default=0, help="Open connections at most.")
+@click.option("--allow", "scopes", metavar="SCOPE", multiple=True, required=True, help="VERB[,VERB][:PREFIX]. Repeatable.")
+@click.option("--expires", metavar="DURATION", type=SECONDS, help="The lifetime of the token: 12h, 30d.  [default: never]")
+@click.option("--requests", metavar="N", type=click.FloatRange(0), default=0, help="Limit of requests per second.")
+@click.option("--bytes", metavar="N", type=click.IntRange(0), default=0, help="Limit of body bytes per second, in both directions.")
+@click.option("--streams", metavar="N", type=click.IntRange(0), default=0, help="Refuse creates when its prefixes have this many streams.")
+@click.option("--connections", metavar="N", type=click.IntRange(0), default=0, help="Limit of open connections.")
 @as_json
 @tokens_option
 def token_create_command(tokens: Tokens, name: str, scopes: tuple[str, ...], expires: float | None, as_json: bool, **limits: float) -> None:
@@ -109,12 +109,12 @@ def token_create_command(tokens: Tokens, name: str, scopes: tuple[str, ...], exp
         return
     click.echo(token["secret"])
     until = f"until {_moment(token['expires_ms'])}" if token["expires_ms"] else "until it is revoked"
-    output.notice(f"token {token['id']} ({name}) is valid {until}; keep it now, it is not shown again")
+    output.notice(f"token {token['id']} ({name}) is valid {until}; save it now, it is not shown again")
 
 
 @token_command.command("ls")
-@click.option("--all", "everything", is_flag=True, help="Also those that were revoked or have expired in the last 30 days.")
-@click.option("--jwts", is_flag=True, help="The JWTs that are revoked, instead.")
+@click.option("--all", "everything", is_flag=True, help="Include tokens that were revoked or expired in the last 30 days.")
+@click.option("--jwts", is_flag=True, help="List revoked JWTs instead.")
 @as_json
 @tokens_option
 def token_ls_command(tokens: Tokens, everything: bool, jwts: bool, as_json: bool) -> None:
@@ -133,7 +133,7 @@ def token_ls_command(tokens: Tokens, everything: bool, jwts: bool, as_json: bool
         output.json_line(found)
         return
     if not found:
-        output.notice("no tokens yet: 'polynya token create NAME --allow read' makes one")
+        output.notice("no tokens yet: 'polynya token create NAME --allow read' creates one")
     rows = [
         (token["id"], token["name"], token["state"], " ".join(token["scopes"]), _moment(token["created_ms"]), _moment(token["expires_ms"]))
         for token in sorted(found, key=lambda token: str(token["name"]))
@@ -143,9 +143,9 @@ def token_ls_command(tokens: Tokens, everything: bool, jwts: bool, as_json: bool
 
 @token_command.command("revoke")
 @click.argument("token", required=False)
-@click.option("--jti", metavar="ID", help="The JWT with this id, instead.")
-@click.option("--sub", metavar="SUBJECT", help="All JWTs that this subject has been issued so far, instead.")
-@click.option("--keep", metavar="DURATION", type=SECONDS, help="How long JWTs stay revoked: longer than their lives.  [default: 30d]")
+@click.option("--jti", metavar="ID", help="Revoke the JWT with this id instead.")
+@click.option("--sub", metavar="SUBJECT", help="Revoke all JWTs issued to this subject so far instead.")
+@click.option("--keep", metavar="DURATION", type=SECONDS, help="Keep JWTs revoked this long; must exceed their lifetime.  [default: 30d]")
 @as_json
 @tokens_option
 def token_revoke_command(tokens: Tokens, token: str | None, jti: str | None, sub: str | None, keep: float | None, as_json: bool) -> None:
@@ -160,15 +160,15 @@ def token_revoke_command(tokens: Tokens, token: str | None, jti: str | None, sub
     polynya token revoke --sub alice@example.com
     """
     if sum(value is not None for value in (token, jti, sub)) != 1:
-        raise click.UsageError("name one: a TOKEN by its id or name, or JWTs by --jti or --sub")
+        raise click.UsageError("pass one of: a TOKEN (id or name), --jti or --sub")
     if token is None:
         wanted = {"jti": jti, "sub": sub, "expires_in_seconds": keep}
         entry = tokens.revoke_jwts({key: value for key, value in wanted.items() if value is not None})
-        what = f"the JWT {jti}" if jti is not None else f"every JWT that {sub} had been issued"
+        what = f"the JWT {jti}" if jti is not None else f"every JWT issued to {sub} so far"
         _told(entry, f"{what} is revoked until {_moment(entry['expires_ms'])}", as_json=as_json)
         return
     if keep is not None:
-        raise click.UsageError("--keep goes with --jti and --sub: a token stays revoked")
+        raise click.UsageError("--keep needs --jti or --sub: a revoked token stays revoked")
     revoked = tokens.revoke(token)
     _told(revoked, f"token {revoked['id']} ({revoked['name']}) is revoked", as_json=as_json)
 
@@ -295,10 +295,10 @@ def _data_folder(data: str | None, file: str | None) -> Path:
     try:
         folder = Path(load({}, environ=os.environ, path=file).config.data)
     except ConfigError as error:
-        raise exits.Misused(str(error), hint="With --data the settings are not looked at.") from None
+        raise exits.Misused(str(error), hint="With --data the settings are not read.") from None
     if not (folder / "node.json").exists():
-        hint = "Name the folder with --data (it may be one that 'polynya serve' has yet to make), or a node with --server."
-        raise exits.Misused(f"there is no node's data in {folder}", hint=hint)
+        hint = "Pass the data folder with --data (it may be new), or a node with --server."
+        raise exits.Misused(f"{folder} contains no node's data", hint=hint)
     return folder
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 JSON_TYPE = "application/json"
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 60.0  # an append waits for fsync, a read may wait for the object store
-_ELSEWHERE = "Is the address right? --server, POLYNYA_SERVER or --context name another; 'polynya doctor' looks closer."
+_ELSEWHERE = "Check the address: --server, POLYNYA_SERVER or --context set it. 'polynya doctor' finds the cause."
 NAMES_LOOKED_AT = 1000  # names to search for a suggestion
 
 
@@ -38,10 +38,10 @@ def server_option(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--server",
         metavar="URL",
-        help=f"The node to talk to, or several of a cluster: A,B,C. Default: that of the context in use, else {SERVER_DEFAULT}.",
+        help=f"The URL of a node, or of several nodes of a cluster: A,B,C. Default: the current context, else {SERVER_DEFAULT}.",
     )
-    @click.option("--context", metavar="NAME", shell_complete=complete_context, help="The context to take the node from.")
-    @click.option("--token", metavar="TOKEN", help="The access token. Others here can see command lines: better is POLYNYA_TOKEN.")
+    @click.option("--context", metavar="NAME", shell_complete=complete_context, help="Use the server of this context.")
+    @click.option("--token", metavar="TOKEN", help="The access token. Other users can see command lines, so prefer POLYNYA_TOKEN.")
     @wraps(command)
     def with_client(*args: Any, server: str | None, context: str | None, token: str | None, **options: Any) -> Any:
         import httpx
@@ -82,14 +82,14 @@ class Client:
         """`quiet`: skip the warning about unencrypted tokens."""
         from polynya.client.routing import NodeRouter
 
-        self.compass = NodeRouter(server_urls(server, origin), with_token=bool(token))
-        self.server = self.compass.servers[0]
+        self.router = NodeRouter(server_urls(server, origin), with_token=bool(token))
+        self.server = self.router.servers[0]
         self.token = token
         self.ca_file = ca_file
         self.origin = origin
-        for url in self.compass.servers if token and not quiet else ():
+        for url in self.router.servers if token and not quiet else ():
             if not is_loopback(url) and url.startswith("http://"):
-                output.notice(f"the token goes to {url} unencrypted: whoever is on the way can read and use it")
+                output.notice(f"the token is sent to {url} unencrypted: anyone on the network path can read and use it")
         self._http = self.connections()
         self._wire: Wire | None = None
 
@@ -98,17 +98,17 @@ class Client:
         import httpx
 
         try:
-            for server in self.compass.servers:
+            for server in self.router.servers:
                 httpx.URL(server)
         except httpx.InvalidURL as error:
-            raise exits.Misused(f"{self.origin} {server!r} is no URL: {error}") from None
+            raise exits.Misused(f"{self.origin} {server!r} is not a URL: {error}") from None
         return httpx.Client(
             base_url=self.server,
             headers={"authorization": f"Bearer {self.token}"} if self.token else {},
             verify=self.verify,
             timeout=httpx.Timeout(seconds, connect=CONNECT_SECONDS),
             # A proxy cannot reach this machine's loopback.
-            trust_env=not (all(map(is_loopback, self.compass.servers)) or os.environ.get("NO_PROXY") == "*"),
+            trust_env=not (all(map(is_loopback, self.router.servers)) or os.environ.get("NO_PROXY") == "*"),
         )
 
     def asynchronous(self, seconds: float, connect: float = CONNECT_SECONDS) -> httpx.AsyncClient:
@@ -134,7 +134,7 @@ class Client:
 
     def another(self) -> Client:
         """Return a client of the same servers with its own connections, one per thread."""
-        return Client(",".join(self.compass.servers), ca_file=self.ca_file, origin=self.origin, token=self.token, quiet=True)
+        return Client(",".join(self.router.servers), ca_file=self.ca_file, origin=self.origin, token=self.token, quiet=True)
 
     def admin(self) -> Client:
         """Return a client of the node's admin port: on the same host, or on this machine if the port is local only. Raises `exits.Ended`."""
@@ -158,7 +158,7 @@ class Client:
         except (ValueError, LookupError, TypeError, AttributeError):
             if self.is_node():
                 raise
-            raise exits.Refused(f"what answers at {self.server} is no Polynya node", hint=_ELSEWHERE) from None
+            raise exits.Refused(f"the server at {self.server} is not a Polynya node", hint=_ELSEWHERE) from None
 
     def is_node(self) -> bool:
         """Return True if a Polynya node responds there."""
@@ -194,23 +194,23 @@ class Client:
 
         wanted = options.pop("seconds", ANSWER_SECONDS)
         options["timeout"] = httpx.Timeout(wanted, connect=CONNECT_SECONDS)
-        ways = self.compass.ways(path, time.monotonic())
+        ways = self.router.ways(path, time.monotonic())
         for left, server in reversed(list(enumerate(reversed(ways)))):
             if len(ways) > 1:
-                seconds = OWNER_SECONDS if self.compass.owns(server, path) else ANSWER_SECONDS
+                seconds = OWNER_SECONDS if self.router.owns(server, path) else ANSWER_SECONDS
                 options = {**options, "timeout": httpx.Timeout(min(seconds, wanted), connect=NEXT_SECONDS)}
             try:
                 answer = self._http.request(method, server + path, **options)
             except httpx.TransportError as error:
-                self.compass.heard(server, path, None, time.monotonic())
+                self.router.on_answer(server, path, None, time.monotonic())
                 if not left or not never_sent(error):
                     raise
                 continue
-            if self.compass.heard(server, path, (answer.status_code, answer.headers), time.monotonic()):
+            if self.router.on_answer(server, path, (answer.status_code, answer.headers), time.monotonic()):
                 self._meet(server)
-                self.compass.heard(server, path, (answer.status_code, answer.headers), time.monotonic())
+                self.router.on_answer(server, path, (answer.status_code, answer.headers), time.monotonic())
             return answer
-        raise AssertionError("there is always a way")
+        raise AssertionError("unreachable: at least one route exists")
 
     def _meet(self, server: str) -> None:
         """Fetch the node list from a server."""
@@ -218,7 +218,7 @@ class Client:
 
         try:
             told = self._http.request("GET", f"{server}/v1/node", timeout=CONNECT_SECONDS)
-            self.compass.met(told.json().get("nodes", {}).values() if told.is_success else ())
+            self.router.met(told.json().get("nodes", {}).values() if told.is_success else ())
         except (httpx.TransportError, ValueError):
             return
 
@@ -260,7 +260,7 @@ class Client:
         if self._wire is None:
             from polynya.client.http import Options, Wire
 
-            self._wire = Wire(Options(servers=self.compass.servers, token=self.token, verify=self.verify))
+            self._wire = Wire(Options(servers=self.router.servers, token=self.token, verify=self.verify))
         return self._wire
 
     def ended(self, error: ClientError, what: str, *, stream: str = "") -> exits.Ended:
@@ -281,38 +281,38 @@ class Client:
         why = str(error) or type(error).__name__
         if never_sent(error) or not applied:
             chosen = "" if self.origin in ("default", "--server") else f" (of {self.origin})"
-            return exits.Unreachable(f"no answer from {self.server}{chosen}: {why}", hint=self._next_step(why))
-        return exits.Unknown(f"the connection to {self.server} broke before the answer came ({why}): it may or may not have been applied")
+            return exits.Unreachable(f"no response from {self.server}{chosen}: {why}", hint=self._next_step(why))
+        return exits.Unknown(f"lost the connection to {self.server} before the response ({why}): the request may have been applied")
 
     def _next_step(self, why: str) -> str:
         """Return the hint for a missing response."""
         if "WRONG_VERSION_NUMBER" in why or "RECORD_LAYER_FAILURE" in why:
-            return f"The server speaks no TLS there: try {self.server.replace('https:', 'http:', 1)}."
+            return f"The server does not use TLS on this port: try {self.server.replace('https:', 'http:', 1)}."
         if "CERTIFICATE_VERIFY_FAILED" in why:
-            return f"To trust its authority: polynya context add NAME --server {self.server} --ca-file FILE --use"
+            return f"To trust its certificate authority: polynya context add NAME --server {self.server} --ca-file FILE --use"
         if "Name or service not known" in why or "nodename nor servname" in why or "name resolution" in why:
-            return "The name does not resolve; is it spelled right? --server names another."
+            return "The host name does not resolve: check its spelling."
         if self.server.startswith("http:") and ("illegal status line" in why or "disconnected without" in why):
-            return f"Perhaps it speaks TLS: try {self.server.replace('http:', 'https:', 1)}."
+            return f"The server may require TLS: try {self.server.replace('http:', 'https:', 1)}."
         if is_loopback(self.server):
-            return "Start one with 'polynya serve', or name another with --server or POLYNYA_SERVER."
-        return "Is it running, and is the address right? --server, POLYNYA_SERVER or --context name another; 'polynya doctor' looks closer."
+            return "Start a node with 'polynya serve', or pass another address with --server or POLYNYA_SERVER."
+        return "Check that the node runs, and its address: --server, POLYNYA_SERVER or --context set it. 'polynya doctor' finds the cause."
 
     def refused(self, answer: httpx.Response, *, stream: str = "") -> exits.Ended:
         """Convert an error response."""
         code, message, request_id = _told(answer)
         if stream and (answer.request.method == "HEAD" or code == "NOT_FOUND"):  # the server's message does not name it
-            message = {404: f"there is no stream '{stream}'", 410: f"the stream '{stream}' is deleted"}.get(answer.status_code, message)
+            message = {404: f"there is no stream '{stream}'", 410: f"the stream '{stream}' was deleted"}.get(answer.status_code, message)
         if answer.status_code in (500, 502, 504) and answer.request.method in ("GET", "HEAD"):
             return exits.Unreachable(message, code=code, request_id=request_id)  # reads have no side effects
         if answer.headers.get("stream-outcome") == "unknown" or answer.status_code in (500, 502, 504):
             return exits.Unknown(message, code=code, request_id=request_id)
         if answer.status_code in (408, 429, 503, 507):
             after = answer.headers.get("retry-after")
-            hint = f"Nothing was applied; try again in {after} s." if after else "Nothing was applied; try again."
+            hint = f"Nothing was applied; retry in {after} s." if after else "Nothing was applied; retry."
             if answer.request.method == "HEAD" and answer.status_code == 503:  # a response to HEAD has no message
-                message = "the server cannot answer this now (503)"
-                hint += " Of a cluster, 'polynya cluster health' says why."
+                message = "the server is unavailable (503)"
+                hint += " In a cluster, 'polynya cluster health' shows the reason."
             return exits.Busy(message, code=code, hint=hint, request_id=request_id)
         hint = self._nearest(stream) if answer.status_code == 404 and stream else self._whose(answer, code)
         return exits.Refused(message, status=answer.status_code, code=code, hint=hint, request_id=request_id)
@@ -331,11 +331,11 @@ class Client:
             held = "was not accepted" if self.token else "is needed"
             return f"A token {held}: POLYNYA_TOKEN, POLYNYA_TOKEN_FILE or 'polynya context add NAME --server URL --token-file FILE'."
         if answer.status_code == 403:
-            return "The token does not allow this; ask for one that does." if self.token else ""
+            return "The token does not allow this; use a token with that permission." if self.token else ""
         if code == "NO_ROUTE":
-            return "The server may be of an older release than this command, which does not know it yet."
+            return "The server may run an older release that does not support this command."
         if not code and answer.request.method != "HEAD":
-            return f"Is there a Polynya node at {self.server}? 'polynya doctor --server {self.server}' looks."
+            return f"Check that {self.server} is a Polynya node: 'polynya doctor --server {self.server}'."
         return ""
 
     def _nearest(self, stream: str) -> str:
@@ -349,8 +349,8 @@ class Client:
             if isinstance(failure, exits.Refused) and not failure.code:
                 return failure.hint  # that server has no listing either
         except (ValueError, KeyError, TypeError):
-            return f"Is there a Polynya node at {self.server}?"
-        return "'polynya ls' lists the streams, 'polynya create' makes one."
+            return f"Check that {self.server} is a Polynya node."
+        return "'polynya ls' lists the streams, 'polynya create' creates one."
 
 
 def _trusted(ca_file: str) -> ssl.SSLContext:
@@ -369,4 +369,4 @@ def _told(answer: httpx.Response) -> tuple[str, str, str]:
         return str(error.get("code", "")), str(error["message"]), str(error.get("request_id", ""))
     except (ValueError, KeyError, TypeError, AttributeError):
         text = answer.text.strip()[:300]
-        return "", f"the server answered {answer.status_code} {answer.reason_phrase}" + (f": {text}" if text else ""), ""
+        return "", f"the server responded {answer.status_code} {answer.reason_phrase}" + (f": {text}" if text else ""), ""

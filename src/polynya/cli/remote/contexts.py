@@ -35,10 +35,10 @@ def context_command() -> None:
 
 @context_command.command("add")
 @click.argument("name")
-@click.option("--server", metavar="URL", required=True, help="The node.")
-@click.option("--token-file", metavar="FILE", help="A file with the access token; its path is kept, not the token.")
-@click.option("--ca-file", metavar="FILE", help="A file (PEM) of the certificate authority to trust for this server alone.")
-@click.option("--use", is_flag=True, help="Use it from now on. The first context is used anyway.")
+@click.option("--server", metavar="URL", required=True, help="The URL of the node.")
+@click.option("--token-file", metavar="FILE", help="A file with the access token. The context stores its path, not the token.")
+@click.option("--ca-file", metavar="FILE", help="A certificate authority (PEM) to trust for this server only.")
+@click.option("--use", is_flag=True, help="Make it the current context. The first one always is.")
 @as_json
 def context_add_command(name: str, server: str, token_file: str | None, ca_file: str | None, use: bool, as_json: bool) -> None:
     """Save a server under NAME; an existing one is replaced.
@@ -48,7 +48,7 @@ def context_add_command(name: str, server: str, token_file: str | None, ca_file:
     polynya context add dev --server http://127.0.0.1:4437 --use
     """
     if not NAME.fullmatch(name):
-        raise exits.Misused(f"'{name}' is no name of a context: letters, digits, '_', '-' and '.', 64 at most")
+        raise exits.Misused(f"'{name}' is not a context name: use up to 64 letters, digits, '_', '-' and '.'")
     context = Context(",".join(server_urls(server)), _file(token_file), _file(ca_file))
     if context.token_file:
         read_token(context.token_file)
@@ -57,14 +57,14 @@ def context_add_command(name: str, server: str, token_file: str | None, ca_file:
         raise exits.Misused(f"--ca-file: there is no file {context.ca_file}")
     path, contexts = _loaded()
     if len(contexts.known) >= CONTEXTS_MAX and name not in contexts.known:
-        raise exits.Refused(f"there are {CONTEXTS_MAX} contexts already", hint="'polynya context rm NAME' removes one.")
+        raise exits.Refused(f"the limit of {CONTEXTS_MAX} contexts is reached", hint="'polynya context rm NAME' removes one.")
     current = name if use or not contexts.known else contexts.current
     contexts = replace(contexts, current=current, known={**contexts.known, name: context})
     save_contexts(path, contexts)
     if as_json:
         output.json_line(_row(contexts, name))
     else:
-        used = "is in use now" if current == name else f"is kept; 'polynya context use {name}' uses it"
+        used = "is now current" if current == name else f"was saved; 'polynya context use {name}' makes it current"
         output.notice(f"context {name} {used}: {context.server}")
         _warn_of_variables()
 
@@ -80,7 +80,7 @@ def context_use_command(name: str) -> None:
     path, contexts = _loaded()
     context = contexts.get(name, str(path))
     save_contexts(path, replace(contexts, current=name))
-    output.notice(f"context {name} is in use now: {context.server}")
+    output.notice(f"context {name} is now current: {context.server}")
     _warn_of_variables()
 
 
@@ -103,7 +103,7 @@ def context_ls_command(as_json: bool) -> None:
         output.table(heads, [["*" if row["current"] else "", *(row[column] for column in columns)] for row in rows])
         _warn_of_variables()
     else:
-        output.notice("no contexts yet: 'polynya context add NAME --server URL' makes one")
+        output.notice("no contexts yet: 'polynya context add NAME --server URL' creates one")
 
 
 @context_command.command("rm")
@@ -120,9 +120,9 @@ def context_rm_command(names: tuple[str, ...]) -> None:
     known = {name: context for name, context in contexts.known.items() if name not in names}
     save_contexts(path, Contexts("" if contexts.current in names else contexts.current, known))
     for name in names:
-        output.notice(f"context {name} is forgotten")
+        output.notice(f"context {name} was removed")
     if contexts.current in names:
-        output.notice("no context is in use now")
+        output.notice("there is no current context")
 
 
 def _loaded() -> tuple[Path, Contexts]:
@@ -147,11 +147,11 @@ def _file(path: str | None) -> str:
 
 def _warn_of_readers(token_file: str) -> None:
     if Path(token_file).stat().st_mode & 0o077:
-        output.notice(f"others can read {token_file}; 'chmod 600 {token_file}' keeps the token to yourself")
+        output.notice(f"other users can read {token_file}; run 'chmod 600 {token_file}'")
 
 
 def _warn_of_variables() -> None:
     """Warn about variables that override the current context."""
     for variable in (SERVER_VARIABLE, CONTEXT_VARIABLE):
         if os.environ.get(variable):
-            output.notice(f"{variable}={os.environ[variable]} is set and goes before the context in use")
+            output.notice(f"{variable}={os.environ[variable]} is set and overrides the current context")

@@ -51,7 +51,7 @@ class Contexts:
         if name in self.known:
             return self.known[name]
         near = difflib.get_close_matches(name, self.known, n=1)
-        hint = f"Did you mean {near[0]}?" if near else "'polynya context ls' lists them, 'polynya context add' makes one."
+        hint = f"Did you mean {near[0]}?" if near else "'polynya context ls' lists the contexts, 'polynya context add' creates one."
         raise exits.Misused(f"{origin}: there is no context '{name}'", hint=hint)
 
 
@@ -79,9 +79,9 @@ def load_contexts(path: Path) -> Contexts:
     except (FileNotFoundError, NotADirectoryError):
         return Contexts("", {})
     except OSError as error:
-        raise exits.Misused(f"{path}: {error.strerror}", hint="With --server or POLYNYA_SERVER it is not looked at.") from None
+        raise exits.Misused(f"{path}: {error.strerror}", hint="With --server or POLYNYA_SERVER the file is not read.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise exits.Misused(f"{path}: no valid TOML: {error}", hint="Mend it, or move it away and add the contexts again.") from None
+        raise exits.Misused(f"{path}: invalid TOML: {error}", hint="Fix the file, or move it away and add the contexts again.") from None
     known = tree.get("contexts", {})
     current = tree.get("current", "")
     if not isinstance(known, dict) or not isinstance(current, str):
@@ -108,7 +108,7 @@ def find_target(server: str | None, context: str | None, environ: Mapping[str, s
     `token` comes from `--token`. A context's token is sent only to its server. Raises `exits.Misused`.
     """
     if server and context:
-        raise exits.Misused("--server and --context both name a server; give one of them")
+        raise exits.Misused("--server and --context both set the server; pass one of them")
     token = checked_token(token, "--token") if token else _token_of_environment(environ)
     ca_file = environ.get(CA_VARIABLE, "")
     if server:
@@ -152,8 +152,8 @@ def _token_of_environment(environ: Mapping[str, str]) -> str:
 
 def _context(path: Path, name: str, fields: Any) -> Context:
     if not NAME.fullmatch(name) or not isinstance(fields, dict) or not isinstance(fields.get("server"), str):
-        raise exits.Misused(f"{path}: [contexts.{name}] is no context: it needs a name of letters and digits, and a server")
+        raise exits.Misused(f"{path}: [contexts.{name}] is invalid: a context needs a name of letters and digits, and a server")
     odd = [key for key, value in fields.items() if key not in _FIELDS or not isinstance(value, str)]
     if odd:
-        raise exits.Misused(f"{path}: contexts.{name}.{odd[0]}: a context has {', '.join(_FIELDS)}, all texts")
+        raise exits.Misused(f"{path}: contexts.{name}.{odd[0]}: a context has {', '.join(_FIELDS)}, all strings")
     return Context(**fields)

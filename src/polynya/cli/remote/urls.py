@@ -19,7 +19,7 @@ def server_url(server: str, origin: str = "--server") -> str:
     except ValueError:
         good = False
     if not good or not url.isprintable() or " " in url:
-        raise click.UsageError(f"{origin} {server!r} is no URL; it looks like {SERVER_DEFAULT}")
+        raise click.UsageError(f"{origin} {server!r} is not a URL; expected a form like {SERVER_DEFAULT}")
     return url.rstrip("/")
 
 
@@ -27,9 +27,9 @@ def server_urls(servers: str, origin: str = "--server") -> list[str]:
     """Parse one or several URLs separated by commas. Raises click.UsageError."""
     found = list(dict.fromkeys(server_url(part.strip(), origin) for part in servers.split(",") if part.strip()))
     if not found:
-        raise click.UsageError(f"{origin} names no server; it looks like {SERVER_DEFAULT}")
+        raise click.UsageError(f"{origin} contains no server; expected a form like {SERVER_DEFAULT}")
     if len({urlsplit(url).scheme for url in found}) > 1:
-        raise click.UsageError(f"{origin}: nodes that act as one are all https, or all http")
+        raise click.UsageError(f"{origin}: the nodes of a cluster are all https or all http")
     return found
 
 

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 NOTES_SHOWN = 20
 T = TypeVar("T")
-config_option = click.option("--config", "file", metavar="FILE", help="The TOML file with the settings of S3. Default: ./polynya.toml.")
-backup_option = click.option("--backup", "backup", metavar="ID", default="", help="Which of those there. Default: the newest.")
+config_option = click.option("--config", "file", metavar="FILE", help="The TOML file with the S3 settings. Default: ./polynya.toml.")
+backup_option = click.option("--backup", "backup", metavar="ID", default="", help="The id of the backup. Default: the newest.")
 
 
 @click.command("backup")
 @click.argument("place", metavar="PLACE")
-@click.option("--keep", type=click.IntRange(1), metavar="N", help="Afterwards delete all but the newest N backups there.")
-@click.option("--list", "listing", is_flag=True, help="Take none: list those that are there.")
+@click.option("--keep", type=click.IntRange(1), metavar="N", help="Then delete all but the newest N backups in PLACE.")
+@click.option("--list", "listing", is_flag=True, help="List the backups in PLACE instead.")
 @config_option
 @as_json
 @server_option
@@ -59,10 +59,10 @@ def backup_command(client: Client, place: str, keep: int | None, listing: bool, 
     else:
         output.notice(
             f"backup {manifest.id}: {output.counted(manifest.groups + 1, 'group')}, {output.counted(_streams(manifest), 'stream')}, "
-            f"{output.counted(manifest.objects.count, 'object')} ({output.size(done.bytes)} copied, {done.kept:,} were there)"
+            f"{output.counted(manifest.objects.count, 'object')} ({output.size(done.bytes)} copied, {done.kept:,} already there)"
         )
         for key in done.damaged:
-            output.notice(f"damaged in the store: {key}; 'polynya store verify' names its streams")
+            output.notice(f"damaged object: {key}; 'polynya store verify' lists its streams")
     if done.damaged:
         raise click.exceptions.Exit(exits.REFUSED)
 
@@ -74,7 +74,7 @@ async def _take(client: Client, place: str, file: str | None, keep: int | None) 
     from polynya.cli.storage.source import HttpSource
 
     if keep is not None and places.is_file(place):
-        raise exits.Misused("--keep is for places that hold many backups: a tar file holds one")
+        raise exits.Misused("--keep does not apply to a tar file, which holds one backup")
     done = BackupProgress()
     with client.admin() as admin, progress.Live(lambda seconds: _taking(done, seconds)):
         source = HttpSource(admin)
@@ -130,7 +130,7 @@ def verify_command(place: str, backup: str, file: str | None, as_json: bool) -> 
     polynya verify /backups/polynya
     polynya verify polynya.tar --json | jq .damages
     """
-    manifest, found = carried_out(place, lambda: _verify(place, backup, file, as_json), "--backup ID looks through another one there.")
+    manifest, found = carried_out(place, lambda: _verify(place, backup, file, as_json), "--backup ID verifies another backup.")
     if as_json:
         damages = [{"name": each.name, "what": each.what, "streams": _spelled(each.streams)} for each in found.damages]
         counts = {"objects": found.objects, "read_bytes": found.bytes}
@@ -139,7 +139,7 @@ def verify_command(place: str, backup: str, file: str | None, as_json: bool) -> 
         looked = (
             f"{output.counted(found.groups, 'group')}, {output.counted(found.streams, 'stream')}, {output.counted(found.objects, 'object')}"
         )
-        judged = output.counted(len(found.damages), "damage") if found.damages else "all is as it was written"
+        judged = output.counted(len(found.damages), "damage") if found.damages else "no damage"
         output.notice(f"backup {manifest.id}: {looked}, {output.size(found.bytes)}: {judged}")
     if found.damages:
         raise click.exceptions.Exit(exits.REFUSED)
@@ -171,12 +171,12 @@ async def _verify(place: str, backup: str, file: str | None, quiet: bool) -> tup
 @click.command("restore")
 @click.argument("place", metavar="[PLACE]", default="")
 @backup_option
-@click.option("--from-store", is_flag=True, help="There is no backup: begin with what is in the object store that the settings name.")
+@click.option("--from-store", is_flag=True, help="Restore from the object store in the settings, without a backup.")
 @click.option(
-    "--config", "files", metavar="FILE", multiple=True, help="The TOML file of the node to be; once for each node that is made here."
+    "--config", "files", metavar="FILE", multiple=True, help="The TOML file of the new node; once per node that is restored here."
 )
-@click.option("--take-over", is_flag=True, help="The object store's root is the lost cluster's own, whose nodes are gone for good.")
-@click.option("--report", is_flag=True, help="Name every stream that has lost records, not only the first.")
+@click.option("--take-over", is_flag=True, help="Take over the root of the lost cluster, whose nodes never return.")
+@click.option("--report", is_flag=True, help="List all streams that lost records, not only the first ones.")
 @as_json
 @with_hidden_settings
 def restore_command(
@@ -198,9 +198,9 @@ def restore_command(
     polynya restore --from-store --take-over --config node.toml
     """
     if bool(place) == from_store:
-        raise click.UsageError("name the PLACE of a backup, or give --from-store")
+        raise click.UsageError("pass the PLACE of a backup, or --from-store")
     if from_store and backup:
-        raise click.UsageError("--backup goes with the PLACE of a backup")
+        raise click.UsageError("--backup needs the PLACE of a backup")
     configs = [loaded_config(file, values).config for file in files or (None,)]
     if from_store:
         _say_restored(configs, carried_out("the object store", lambda: _recover(configs, take_over)), report=report, as_json=as_json)
@@ -244,7 +244,7 @@ async def _restore(place: str, backup: str, file: str | None, configs: list[Conf
             finally:
                 if store is not None:
                     await store.close()
-    return _Outcome(f"of backup {manifest.id}", {**_summary(manifest), "restored_history": origin.history}, done)
+    return _Outcome(f"from backup {manifest.id}", {**_summary(manifest), "restored_history": origin.history}, done)
 
 
 async def _recover(configs: list[Config], take_over: bool) -> _Outcome:
@@ -252,12 +252,12 @@ async def _recover(configs: list[Config], take_over: bool) -> _Outcome:
     from polynya.recovery.restore import RestoreOrigin, Restorer, RestoreTarget, check_root, open_shared
 
     if any(config.cold.backend == "local" and not os.path.isdir(config.store.root) for config in configs):
-        raise ConfigError(f"cold.root: there is no folder {configs[0].store.root}; name that of the lost node's objects")
+        raise ConfigError(f"cold.root: there is no folder {configs[0].store.root}; set the folder of the lost node's objects")
     store = open_shared(configs)
     if store is None:
-        raise ConfigError("cold.backend is none: name the object store of the lost nodes")
+        raise ConfigError('cold.backend = "none": set the object store of the lost nodes')
     try:
-        with progress.Live(lambda seconds: f"looking at the object store, {progress.spelled_seconds(seconds)}"):
+        with progress.Live(lambda seconds: f"listing the object store, {progress.spelled_seconds(seconds)}"):
             states = await FromStore.open(store)
         whole = states.whole
         check_ids([config.cluster.id for config in configs], whole)
@@ -269,7 +269,7 @@ async def _recover(configs: list[Config], take_over: bool) -> _Outcome:
     finally:
         await store.close()
     summary = {"cluster": whole.cluster, "history": whole.history, "groups": whole.groups, "restored_history": origin.history}
-    return _Outcome("of what is in the object store", {**summary, "packs_looked_into": states.packs}, done)
+    return _Outcome("from the object store", {**summary, "packs_looked_into": states.packs}, done)
 
 
 async def _run(restorer: Restorer) -> RestoreResult:
@@ -297,7 +297,7 @@ def _say_restored(configs: list[Config], outcome: _Outcome, *, report: bool, as_
     for row in lost if report else lost[:NOTES_SHOWN]:
         output.notice(f"lost: {row['stream']}, records {row['from']} to {row['to'] - 1}: {row['why']}")
     if len(lost) > NOTES_SHOWN and not report:
-        output.notice(f"… and of {len(lost) - NOTES_SHOWN:,} more streams; --report names all")
+        output.notice(f"… and {len(lost) - NOTES_SHOWN:,} more streams lost records; --report lists all")
     for warning in done.warnings:
         output.notice(f"NOTE {warning}")
     start = "it" if len(folders) == 1 else "all"
@@ -309,7 +309,7 @@ def _say_restored(configs: list[Config], outcome: _Outcome, *, report: bool, as_
 # --- all of them -----------------------------------------------------------------------------------------------------------------
 
 
-def carried_out(place: str, work: Callable[[], Awaitable[T]], hint: str = "'polynya verify' looks through all of it.") -> T:
+def carried_out(place: str, work: Callable[[], Awaitable[T]], hint: str = "'polynya verify' checks the whole backup.") -> T:
     """Run `work` and convert its errors to `exits.Ended`. `hint`: the next step for damaged data."""
     from polynya.base.errors import Unavailable
     from polynya.objectstore import StoreUnavailable
@@ -324,7 +324,7 @@ def carried_out(place: str, work: Callable[[], Awaitable[T]], hint: str = "'poly
     except ConfigError as fault:
         raise exits.Refused(str(fault)) from None
     except (StoreUnavailable, Unavailable) as fault:
-        raise exits.Unreachable(str(fault), hint="Give the command again: what was copied is not copied again.") from None
+        raise exits.Unreachable(str(fault), hint="Repeat the command: it resumes where it stopped.") from None
     except (PolynyaError, OSError) as fault:
         raise exits.Refused(f"{place}: {fault}") from None
 

@@ -85,7 +85,7 @@ class WholeStore:
         cursor = {"after": after} if after else {}
         answer = await self._ask(http, self._verb, {**self._question, "groups": groups, **cursor})
         if answer["left"]:
-            self._why.update(dict.fromkeys(answer["left"], "its lead moves between the nodes"))
+            self._why.update(dict.fromkeys(answer["left"], "its leadership is moving between nodes"))
             return [group for group in groups if group not in answer["left"]], answer["next"]
         self._answers += 1
         self._heard(answer)
@@ -118,7 +118,7 @@ class WholeStore:
     def _unseen(self) -> list[Unseen]:
         reasons: dict[str, list[int]] = {}
         for group in sorted(self.pending):
-            reasons.setdefault(self._why.get(group, "it was not told why"), []).append(group)
+            reasons.setdefault(self._why.get(group, "no reason was reported"), []).append(group)
         return [Unseen(groups, why) for why, groups in reasons.items()]
 
 

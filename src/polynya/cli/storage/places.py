@@ -28,7 +28,7 @@ def path_of(place: str) -> str:
         return place
     if scheme == "file" and rest.startswith("/"):
         return unquote(rest)
-    raise exits.Misused(f"{place} is no place for backups: give a folder, s3://BUCKET/PREFIX, or a file whose name ends in .tar")
+    raise exits.Misused(f"{place} is not a backup location: pass a folder, s3://BUCKET/PREFIX, or a file name that ends in .tar")
 
 
 def is_file(place: str) -> bool:
@@ -46,7 +46,7 @@ def store_settings(url: str, file: str | None) -> StoreSettings:
         return StoreSettings(backend="local", root=os.path.abspath(url))
     bucket, _, prefix = url.removeprefix("s3://").partition("/")
     if not bucket:
-        raise exits.Misused(f"{url} names no bucket: it looks like s3://BUCKET/PREFIX")
+        raise exits.Misused(f"{url} names no bucket; expected s3://BUCKET/PREFIX")
     environ = {name: text for name, text in os.environ.items() if not name.startswith("POLYNYA_CLUSTER")}
     try:
         settings = load({}, environ={**environ, "POLYNYA_COLD_BACKEND": "s3", "POLYNYA_COLD_S3_BUCKET": bucket}, path=file).config.store
@@ -70,7 +70,7 @@ async def to_write(place: str, file: str | None) -> AsyncIterator[tuple[Reposito
         return
     if place == "-":
         if sys.stdout.isatty():
-            raise exits.Misused("a backup is not for a terminal: redirect it to a file, or name a folder")
+            raise exits.Misused("a backup is not written to a terminal: redirect stdout to a file, or pass a folder")
         async with _tar(sys.stdout.buffer) as tar:
             yield tar, None
         return
@@ -112,7 +112,7 @@ async def to_read(place: str, file: str | None) -> AsyncIterator[RepositoryReade
     from polynya.backup.repository import TarReader
 
     if place == "-":
-        raise exits.Misused("a backup is not read from standard input: put it into a file first")
+        raise exits.Misused("a backup cannot be read from stdin: save it to a file first")
     place = path_of(place)
     if not place.startswith("s3://") and not os.path.exists(place):
         raise exits.Refused(f"there is no {place}")
@@ -153,4 +153,4 @@ def _make(place: str) -> None:
     except OSError as error:
         raise exits.Refused(f"{place} cannot be used: {error.strerror}") from None
     if MARKER_KEY in names or "node.json" in names:
-        raise exits.Refused(f"{place} is a node's own: name another folder")
+        raise exits.Refused(f"{place} belongs to a node: pass another folder")

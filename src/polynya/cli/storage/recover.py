@@ -67,12 +67,10 @@ class Done:
 @click.command("recover")
 @click.argument("place", metavar="PLACE")
 @click.argument("streams", nargs=-1, metavar="[STREAM]...")
-@click.option("--prefix", metavar="PREFIX", help="All streams whose names begin so; '' is every one.")
-@click.option("--as", "target", metavar="NAME", help="The name that the stream gets, or what takes the place of --prefix.")
-@click.option("--list", "listing", is_flag=True, help="Bring nothing back: list what would be.")
-@click.option(
-    "--retry", metavar="DURATION", type=SECONDS, default="1min", show_default=True, help="Be patient with the server for so long."
-)
+@click.option("--prefix", metavar="PREFIX", help="All streams whose names start with PREFIX; '' selects all.")
+@click.option("--as", "target", metavar="NAME", help="The new name of the stream, or the replacement for --prefix.")
+@click.option("--list", "listing", is_flag=True, help="List the streams without restoring them.")
+@click.option("--retry", metavar="DURATION", type=SECONDS, default="1min", show_default=True, help="Retry timeout.")
 @backup_option
 @config_option
 @as_json_option
@@ -111,9 +109,9 @@ def _wanted(streams: tuple[str, ...], prefix: str | None, target: str | None) ->
     from polynya.base.names import canonical_name, canonical_prefix
 
     if bool(streams) == (prefix is not None):
-        raise click.UsageError("name the streams, or give --prefix")
+        raise click.UsageError("pass the names of streams, or --prefix")
     if target is not None and len(streams) > 1:
-        raise click.UsageError("--as goes with one stream, or with --prefix")
+        raise click.UsageError("--as needs exactly one stream, or --prefix")
     try:
         moved = target if target is None else (canonical_name(target) if prefix is None else canonical_prefix(target))
         return Selection(frozenset(map(canonical_name, streams)), prefix if prefix is None else canonical_prefix(prefix), moved)
@@ -170,7 +168,7 @@ async def _carry(
                 except (exits.Refused, exits.Unknown) as failure:
                     done.failed.append((carrier.name, failure))
                 except CorruptData as fault:
-                    done.failed.append((carrier.name, exits.Refused(str(fault), hint="'polynya verify' looks through all of it.")))
+                    done.failed.append((carrier.name, exits.Refused(str(fault), hint="'polynya verify' checks the whole backup.")))
 
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -269,7 +267,7 @@ class Carrier:
 
     def _taken(self) -> exits.Refused:
         return exits.Refused(
-            f"there is a stream {self.name} already, and it is not what is brought back", hint="--as NAME gives it another name."
+            f"the stream {self.name} already exists with other contents", hint="Restore under another name with --as NAME."
         )
 
     def _close(self) -> None:
@@ -302,7 +300,7 @@ def _creation(stream: Stream) -> dict[str, str]:
         headers["stream-ttl"] = str(stream.ttl_seconds)
     elif stream.expires_at_ms is not None and stream.expires_at_ms > datetime.now(UTC).timestamp() * 1000:
         headers["stream-expires-at"] = datetime.fromtimestamp(stream.expires_at_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    retention = stream.front.retention if stream.front is not None else None
+    retention = stream.extras.retention if stream.extras is not None else None
     if retention is not None:
         headers["stream-retention-age"] = "forever" if retention.age_seconds is None else str(retention.age_seconds)
         headers["stream-retention-bytes"] = "forever" if retention.bytes is None else str(retention.bytes)
@@ -333,8 +331,8 @@ def _say(manifest: Manifest, done: Done, *, listing: bool, as_json: bool) -> Non
             f"{name}: {failure.message}" + (f" [{failure.code}]" if failure.code else "") + (f"; {failure.hint}" if failure.hint else "")
         )
     if not done.found:
-        raise exits.Refused(f"backup {manifest.id} has no such stream", hint="--prefix '' --list names all that it has.")
+        raise exits.Refused(f"backup {manifest.id} has no such stream", hint="--prefix '' --list lists all its streams.")
     if not (as_json or listing):
-        output.notice(f"backup {manifest.id}: {output.counted(len(rows), 'stream')} brought back, {output.size(done.bytes)}")
+        output.notice(f"backup {manifest.id}: {output.counted(len(rows), 'stream')} restored, {output.size(done.bytes)}")
     if done.failed:
         raise click.exceptions.Exit(exits.REFUSED)

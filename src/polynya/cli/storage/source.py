@@ -73,9 +73,9 @@ class HttpSource:
                     raise absent(path)
                 if answer.status_code not in (429, 500, 502, 503, 504):
                     raise self._admin.refused(answer)
-                failure = f"{self._admin.refused(answer)}; of a cluster, 'polynya cluster health' says why"
+                failure = f"{self._admin.refused(answer)}; in a cluster, 'polynya cluster health' shows the reason"
             except httpx.TransportError as error:
-                failure = f"no answer from {self._admin.server}: {error or type(error).__name__}"
+                failure = f"no response from {self._admin.server}: {error or type(error).__name__}"
             if time.monotonic() > deadline:
                 raise Unavailable(failure)
             await asyncio.sleep(pause)

@@ -59,9 +59,7 @@ def verify_command(client: Client, as_json: bool) -> None:
     if as_json:
         output.json_line({**checked.counts, "faults": checked.faults, "orphans": swept.shown(), "groups": groups})
     else:
-        output.notice(
-            f"looked at {checked.spelled()}, of {whole.done} of {output.counted(whole.total, 'group')}: {_judged(checked.faults)}"
-        )
+        output.notice(f"checked {checked.spelled()}, in {whole.done} of {output.counted(whole.total, 'group')}: {_judged(checked.faults)}")
         _show_orphans(swept, "'polynya store sweep' deletes them")
         _show_unseen(unseen)
     if checked.faults:
@@ -95,12 +93,12 @@ class _Checked:
 
 def _show_unseen(unseen: list[Unseen]) -> None:
     for each in unseen:
-        output.notice(f"not looked at: {spelled_groups(each.groups)}: {each.why}")
+        output.notice(f"not checked: {spelled_groups(each.groups)}: {each.why}")
 
 
 @store_command.command("sweep")
-@click.option("--dry-run", is_flag=True, help="Only list them.")
-@click.option("--grace", metavar="DURATION", type=WHOLE_SECONDS, help="Objects younger than this stay. Default: 1h; at least 10min.")
+@click.option("--dry-run", is_flag=True, help="List them without deleting.")
+@click.option("--grace", metavar="DURATION", type=WHOLE_SECONDS, help="Keep objects younger than this, at least 10min.  [default: 1h]")
 @as_json
 @server_option
 def sweep_command(client: Client, dry_run: bool, grace: int | None, as_json: bool) -> None:
@@ -120,7 +118,9 @@ def sweep_command(client: Client, dry_run: bool, grace: int | None, as_json: boo
         output.notice(f"deleted {output.counted(swept.count, 'object')}, {output.size(swept.bytes)}")
     else:
         why = (
-            "without --dry-run they are deleted" if dry_run else "this node may not delete them: another owns the root, or it was restored"
+            "without --dry-run the command deletes them"
+            if dry_run
+            else "this node must not delete them: another node owns the root, or the data was restored"
         )
         _show_orphans(swept, why)
     if not as_json:
@@ -130,10 +130,10 @@ def sweep_command(client: Client, dry_run: bool, grace: int | None, as_json: boo
 
 
 @store_command.command("wipe")
-@click.option("--root", metavar="URL", required=True, help="What to delete: s3://BUCKET/PREFIX, or the folder of an embedded store.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--force", is_flag=True, help="Also when a node owns the root: one that was killed cannot say that it does not any more.")
-@click.option("--config", "file", metavar="FILE", help="The TOML file with the settings of S3. Default: ./polynya.toml if it is there.")
+@click.option("--root", metavar="URL", required=True, help="The root to delete: s3://BUCKET/PREFIX, or the folder of an embedded store.")
+@click.option("--yes", is_flag=True, help="Skip the confirmation.")
+@click.option("--force", is_flag=True, help="Delete even if the marker names an owner: a killed node cannot release it.")
+@click.option("--config", "file", metavar="FILE", help="The TOML file with the S3 settings. Default: ./polynya.toml if it exists.")
 def wipe_command(root: str, yes: bool, force: bool, file: str | None) -> None:
     """Delete all objects under a root, including tables, permanently.
 
@@ -159,23 +159,23 @@ async def _wipe(settings: StoreSettings, root: str, *, yes: bool, force: bool) -
         if marker is None:
             raise _no_root(root)
         if marker.start_id and not force:
-            hint = "Stop the node. If it was killed, or its machine is gone, --force deletes nevertheless."
+            hint = "Stop the node. If it was killed, or its machine is lost, pass --force."
             raise exits.Refused(f"a node owns {root} (cluster {marker.cluster_id})", hint=hint)
         keys = [info.key async for info in store.list("") if info.key != MARKER_KEY]
         if not yes:
-            _ask_whether(f"Delete {output.counted(len(keys), 'object')} under {root}, of cluster {marker.cluster_id}, for good?")
+            _ask_whether(f"Delete {output.counted(len(keys), 'object')} under {root}, of cluster {marker.cluster_id}, permanently?")
         await _delete(store, keys)
         await store.delete([MARKER_KEY])  # last: until then a repeat finds the root
         await store.close()
     except StoreUnavailable as fault:
-        raise exits.Unknown(f"{root} cannot be reached: {fault}", hint="Some objects may be deleted. Give the command again.") from None
+        raise exits.Unknown(f"{root} cannot be reached: {fault}", hint="Some objects may be deleted. Repeat the command.") from None
     except ConfigError as error:
         raise exits.Misused(str(error)) from None
     output.notice(f"deleted {output.counted(len(keys), 'object')} under {root}")
 
 
 def _no_root(root: str) -> exits.Refused:
-    return exits.Refused(f"{root} has no polynya-root.json: it is not the root of a node's objects", hint="Look at --root again.")
+    return exits.Refused(f"{root} has no polynya-root.json: it is not the root of a node's objects", hint="Check --root.")
 
 
 def _ask_whether(question: str) -> None:
@@ -185,7 +185,7 @@ def _ask_whether(question: str) -> None:
     except click.Abort:
         if sys.stdin.isatty():
             raise
-        raise exits.Misused("nothing was deleted: say 'y', or give --yes") from None
+        raise exits.Misused("nothing was deleted: answer 'y', or pass --yes") from None
 
 
 async def _delete(store: ObjectStore, keys: list[str]) -> None:
@@ -205,7 +205,7 @@ def _settings_of(root: str, file: str | None) -> StoreSettings:
         return StoreSettings(backend="local", root=os.path.abspath(root))
     bucket, _, prefix = root.removeprefix("s3://").partition("/")
     if not bucket:
-        raise click.UsageError("--root looks like s3://BUCKET/PREFIX")
+        raise click.UsageError("expected --root s3://BUCKET/PREFIX")
     environ = {**os.environ, "POLYNYA_COLD_BACKEND": "s3", "POLYNYA_COLD_S3_BUCKET": bucket}
     try:
         settings = load({}, environ=environ, path=file).config.store
@@ -221,7 +221,7 @@ def _check_stopped(root: str) -> None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise exits.Refused(f"the node of {lock.parent} runs", hint="Stop it first.") from None
+            raise exits.Refused(f"the node of {lock.parent} is running", hint="Stop it first.") from None
 
 
 class _Swept:
@@ -251,7 +251,7 @@ def _sweep(admin: Client, groups: list[int] | None, *, dry_run: bool, grace: int
 
 def _judged(faults: list[dict[str, Any]]) -> str:
     if not faults:
-        return "all of it is as it was written"
+        return "no damage"
     kinds = {kind: sum(fault["kind"] == kind for fault in faults) for kind in sorted({fault["kind"] for fault in faults})}
     return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
 

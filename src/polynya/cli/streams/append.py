@@ -37,12 +37,16 @@ T = TypeVar("T")
 @click.command("append")
 @click.argument("stream", shell_complete=complete_stream)
 @click.argument("records", nargs=-1)
-@click.option("--whole", is_flag=True, help="All of stdin is one append, not one record a line. Each element of a JSON array is a record.")
-@click.option("--create", is_flag=True, help="Create the stream first if it is not there.")
-@click.option("--content-type", metavar="TYPE", help="Of the stream that --create makes.  [default: application/json; with --whole bytes]")
+@click.option("--whole", is_flag=True, help="Append all of stdin at once, not line by line. Each element of a JSON array is a record.")
+@click.option("--create", is_flag=True, help="Create the stream if it does not exist.")
+@click.option(
+    "--content-type",
+    metavar="TYPE",
+    help="Content type of the stream that --create creates.  [default: application/json; with --whole bytes]",
+)
 @click.option("--close", is_flag=True, help="Close the stream after the last record.")
-@click.option("--retry", metavar="DURATION", type=SECONDS, default="30s", show_default=True, help="Repeat what got no answer for so long.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was appended as JSON.")
+@click.option("--retry", metavar="DURATION", type=SECONDS, default="30s", show_default=True, help="Retry timeout.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @server_option
 def append_command(
     client: Client,
@@ -70,7 +74,7 @@ def append_command(
     polynya append pictures/cat --whole < cat.jpg
     """
     if content_type is not None and not create:
-        raise click.UsageError("--content-type is that of the stream that --create makes; give both")
+        raise click.UsageError("--content-type needs --create")
     wanted = content_type or ("application/octet-stream" if whole else JSON_TYPE)
     content_type = patiently(lambda: _content_type(client, stream, create=create, wanted=wanted), retry)
     producer = BatchProducer(client, stream, content_type, retry_seconds=retry, lines_are_records=is_json(content_type) and not whole)
@@ -193,13 +197,13 @@ class BatchProducer:
     def _refused(self, answer: httpx.Response, lines: Sequence[bytes]) -> exits.Ended:
         if self.lines_are_records and answer.status_code == 400 and (bad := _first_bad(lines)) is not None:
             shown = lines[bad].strip()[:100].decode(errors="replace")
-            hint = self._progress() if self.records else "Nothing was appended. Text goes into streams of type text/plain (--content-type)."
+            hint = self._progress() if self.records else "Nothing was appended. For text, use a stream of type text/plain (--content-type)."
             return exits.Refused(f"record {self.records + bad + 1:,} is not valid JSON: {shown}", status=400, hint=hint)
         return self._client.refused(answer, stream=self._stream)
 
     def _progress(self) -> str:
         were = "was" if self.records == 1 or not self.counts_records else "were"
-        return f"Before it {self.said()} {were} appended; the batch that failed begins after that."
+        return f"{self.said()} {were} appended before the failed batch."
 
     def said(self) -> str:
         """Return the appended amount in the stream's unit."""
@@ -234,7 +238,7 @@ def _batches(records: Sequence[str], *, whole: bool, records_only: bool) -> Iter
         return
     source = sys.stdin.buffer
     if source.isatty():
-        output.notice("reading records from the terminal, one a line; Ctrl-D ends")
+        output.notice("reading records from the terminal, one per line; Ctrl-D ends")
     if whole:
         yield [source.read()]
     else:
@@ -284,7 +288,7 @@ def _report(producer: BatchProducer, stream: str, *, as_json: bool) -> None:
     else:
         output.notice(f"appended {producer.said()} to {stream} in {output.counted(producer.batches, 'batch', 'batches')}")
     if producer.arrays:
-        what = "one of them is a JSON array" if producer.arrays == 1 else f"{producer.arrays:,} of them are JSON arrays"
-        what = "it is a JSON array" if producer.records == 1 else what
+        what = "one record is a JSON array" if producer.arrays == 1 else f"{producer.arrays:,} records are JSON arrays"
+        what = "the record is a JSON array" if producer.records == 1 else what
         each, its = ("", "its") if producer.arrays == 1 else (" each", "their")
         output.notice(f"  {what}, stored as one record{each}; to store {its} elements as records: polynya append {stream} --whole < FILE")

@@ -26,11 +26,13 @@ SAMPLES_MAX = 1_000_000  # latencies kept; a longer run is sampled evenly
 RETRY_SECONDS = 5.0  # longer outages are not measured
 RECORD_BYTES_MIN = 48  # size of a record's number and time
 
-seconds_option = click.option("--seconds", metavar="DURATION", type=SECONDS, default="10s", show_default=True, help="Write for so long.")
-size_option = click.option(
-    "--size", metavar="BYTES", type=click.IntRange(RECORD_BYTES_MIN, 1 << 20), default=256, show_default=True, help="Of a record."
+seconds_option = click.option(
+    "--seconds", metavar="DURATION", type=SECONDS, default="10s", show_default=True, help="Duration of the measurement."
 )
-keep_option = click.option("--keep", is_flag=True, help="Keep the streams, which are deleted otherwise.")
+size_option = click.option(
+    "--size", metavar="BYTES", type=click.IntRange(RECORD_BYTES_MIN, 1 << 20), default=256, show_default=True, help="Size of a record."
+)
+keep_option = click.option("--keep", is_flag=True, help="Keep the streams instead of deleting them.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 
 
@@ -48,15 +50,25 @@ def bench_command() -> None:
 
 
 @bench_command.command("append")
-@click.option("--streams", metavar="N", type=click.IntRange(1, 10_000), default=4, show_default=True, help="With a producer each.")
+@click.option(
+    "--streams",
+    metavar="N",
+    type=click.IntRange(1, 10_000),
+    default=4,
+    show_default=True,
+    help="Number of streams, each with its own producer.",
+)
 @seconds_option
 @size_option
 @click.option(
-    "--batch-records", metavar="N", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="At most so many in a request."
+    "--batch-records",
+    metavar="N",
+    type=click.IntRange(1, 100_000),
+    default=1000,
+    show_default=True,
+    help="Largest number of records in a request.",
 )
-@click.option(
-    "--in-flight", metavar="N", type=click.IntRange(1, 64), default=4, show_default=True, help="Requests of a producer under way."
-)
+@click.option("--in-flight", metavar="N", type=click.IntRange(1, 64), default=4, show_default=True, help="Requests in flight per producer.")
 @keep_option
 @json_option
 @server_option
@@ -80,7 +92,7 @@ def append_command(
             for run in runs:
                 group.create_task(run.append(load))
         took = time.monotonic() - began
-        step("reading everything again")
+        step("reading everything back")
         began = time.monotonic()
         for run in runs:
             await run.verify(load)
@@ -102,8 +114,8 @@ def append_command(
 
 
 @bench_command.command("tail")
-@click.option("--rate", metavar="N", type=click.FloatRange(0.1, 100_000), default=100, show_default=True, help="Records a second.")
-@click.option("--readers", metavar="N", type=click.IntRange(1, 1000), default=4, show_default=True, help="Who follow the stream.")
+@click.option("--rate", metavar="N", type=click.FloatRange(0.1, 100_000), default=100, show_default=True, help="Records per second.")
+@click.option("--readers", metavar="N", type=click.IntRange(1, 1000), default=4, show_default=True, help="Number of readers.")
 @seconds_option
 @size_option
 @keep_option
@@ -135,7 +147,7 @@ def tail_command(client: Client, rate: float, readers: int, seconds: float, size
             await session.stream(names[0]).close()
         for follower in followers:
             if follower.seen != run.written:
-                raise Mismatch(f"a reader of '{names[0]}' was given {follower.seen:,} records of {run.written:,}")
+                raise Mismatch(f"a reader of '{names[0]}' received {follower.seen:,} of {run.written:,} records")
         latencies = sorted(latency for follower in followers for latency in follower.latencies.kept)
         return {
             "records": run.written,
@@ -263,7 +275,7 @@ class BenchRun:
             _check(record, seen, load)
             seen += 1
         if seen != self.written:
-            raise Mismatch(f"'{self._stream.name}' holds {seen:,} records, and {self.written:,} were acknowledged")
+            raise Mismatch(f"'{self._stream.name}' holds {seen:,} records, but {self.written:,} were acknowledged")
 
 
 class Follower:
@@ -291,7 +303,7 @@ def _check(record: Record, number: int, load: BenchLoad) -> int:
     """Return the time in the record. Raises `Mismatch` if it is not the record written under this number."""
     value = record.value
     if value != load.record(number, value.get("t", 0)):
-        raise Mismatch(f"record {number:,} of '{record.stream}' is not what was written: {record.text[:100]}")
+        raise Mismatch(f"record {number:,} of '{record.stream}' differs from the written one: {record.text[:100]}")
     return int(value["t"])
 
 
@@ -355,5 +367,5 @@ def _report(figures: dict[str, Any], stop: Stop, *, as_json: bool) -> None:
             shown = output.size(figure) if name.startswith("bytes") else f"{figure:,}" if isinstance(figure, int | float) else figure
             click.echo(f"{name.replace('_', ' '):<26}{shown}")
     if stop.asked:
-        output.notice("interrupted: these are the figures up to then")
+        output.notice("interrupted: the figures cover the time until then")
         raise click.exceptions.Exit(exits.INTERRUPTED)

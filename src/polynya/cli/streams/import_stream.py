@@ -33,11 +33,11 @@ LATER = frozenset((408, 429, 500, 502, 503, 504))  # statuses of transient failu
 @click.command("import")
 @click.argument("url")
 @click.argument("stream", required=False, shell_complete=complete_stream)
-@click.option("--follow", "-f", is_flag=True, help="Go on copying what is appended there, until it is closed or you stop.")
+@click.option("--follow", "-f", is_flag=True, help="Keep copying new records until the source is closed or Ctrl-C.")
 @click.option("--keep-open", is_flag=True, help="Do not close the copy when the source is closed.")
-@click.option("--header", "headers", metavar="NAME: VALUE", multiple=True, help="Send this to the source, such as a token.")
-@click.option("--retry", metavar="DURATION", type=SECONDS, default="1min", show_default=True, help="Be patient with both for so long.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was copied as JSON.")
+@click.option("--header", "headers", metavar="NAME: VALUE", multiple=True, help="Send this header to the source, such as a token.")
+@click.option("--retry", metavar="DURATION", type=SECONDS, default="1min", show_default=True, help="Retry timeout, for both servers.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @server_option
 def import_command(
     client: Client,
@@ -78,7 +78,7 @@ def import_command(
             {"name": name, "source": url, "bytes": copy.bytes, "resumed": copy.resumed, "source_offset": copy.at, "closed": closed}
         )
     else:
-        state = "and is closed" if closed else f"up to offset {copy.at} there"
+        state = "and is closed" if closed else f"up to offset {copy.at} of the source"
         output.notice(f"{name}: {output.size(copy.bytes)} copied, {state}")
 
 
@@ -90,7 +90,7 @@ class ImportSource:
 
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise click.UsageError(f"{url!r} is not the URL of a stream; it looks like http://host:4437/v1/stream/orders")
+            raise click.UsageError(f"{url!r} is not the URL of a stream; expected a form like http://host:4437/v1/stream/orders")
         self.url = url
         self.patience = patience
         self._http = httpx.Client(headers=headers, timeout=httpx.Timeout(LONG_POLL_SECONDS, connect=5.0))
@@ -110,7 +110,9 @@ class ImportSource:
                 if answer.status_code not in LATER:
                     raise failure
             except httpx.TransportError as error:
-                failure = exits.Unreachable(f"no answer from {self.url}: {error or type(error).__name__}", hint="Is the source running?")
+                failure = exits.Unreachable(
+                    f"no response from {self.url}: {error or type(error).__name__}", hint="Check that the source is running."
+                )
             if time.monotonic() + pause > deadline:
                 raise failure
             time.sleep(pause)
@@ -148,9 +150,11 @@ class ImportCopy:
         if held:
             self._go_on_at(held)
         elif answer.headers.get("stream-next-offset", "").strip("0_"):
-            raise exits.Refused(f"the stream {self._name} holds what was not imported", hint="Name another one as second argument.")
+            raise exits.Refused(
+                f"the stream {self._name} holds records that were not imported", hint="Pass another name as the second argument."
+            )
         if is_json(answer.headers.get("content-type", "")) != is_json(self._type):
-            raise exits.Refused(f"the stream {self._name} is of another content type than {self._source.url}")
+            raise exits.Refused(f"the stream {self._name} has another content type than {self._source.url}")
 
     def run(self, *, follow: bool) -> bool:
         """Copy up to the source's tail, or with `follow` until it is closed. Return True if the source is closed and fully copied."""
@@ -161,7 +165,7 @@ class ImportCopy:
             headers = answer.headers
             following = headers.get("stream-next-offset", "")
             if not following:
-                raise exits.Refused(f"{self._source.url} answers without Stream-Next-Offset: it is no stream of the protocol")
+                raise exits.Refused(f"{self._source.url} responds without Stream-Next-Offset: it is not a Durable Streams server")
             self._copy(answer)
             moved = following != self.at
             self.at, self._here = following, 0
@@ -175,7 +179,7 @@ class ImportCopy:
     def _go_on_at(self, held: str) -> None:
         offset, plus, here = held.rpartition("+")
         if not plus or not here.isdigit():
-            raise exits.Refused(f"the stream {self._name} was written by somebody who sets Stream-Seq ({held!r}): it is no import")
+            raise exits.Refused(f"the stream {self._name} is not an import: its writer sets Stream-Seq ({held!r})")
         self.at, self._here, self.resumed = offset, int(here), True
 
     def _copy(self, answer: httpx.Response) -> None:
@@ -218,7 +222,7 @@ def _json_parts(content_type: str, body: bytes, skip: int) -> Iterator[tuple[byt
     try:
         count, payload, packed = parse_records(body or b"[]")
     except (BadJson, TooManyRecords) as error:
-        raise exits.Refused(f"a page of the source cannot be taken: {error}") from None
+        raise exits.Refused(f"a page of the source is invalid: {error}") from None
     lengths = [length for (length,) in iter_unpack("<I", packed)] if packed else [len(payload)] * count  # each includes its comma
     at = sum(lengths[:skip])
     begin = at
@@ -239,7 +243,7 @@ def _byte_parts(body: bytes, skip: int) -> Iterator[tuple[bytes, int]]:
 def _header(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     if not colon or not name.strip() or not text.isprintable():
-        raise click.UsageError(f"--header {text!r} is none; it looks like 'Authorization: Bearer …'")
+        raise click.UsageError(f"--header {text!r} is not a header; expected a form like 'Authorization: Bearer …'")
     return name.strip(), value.strip()
 
 
@@ -254,6 +258,6 @@ def _name_of(url: str) -> str:
 
 def _no(url: str, answer: httpx.Response) -> exits.Ended:
     text: Any = answer.text.strip()[:200]
-    hint = "The source says that there is no such stream." if answer.status_code in (404, 410) else str(text)
+    hint = "The source has no such stream." if answer.status_code in (404, 410) else str(text)
     kind = exits.Unreachable if answer.status_code in LATER else exits.Refused
-    return kind(f"{url} answered {answer.status_code} {answer.reason_phrase}", hint=hint)
+    return kind(f"{url} responded {answer.status_code} {answer.reason_phrase}", hint=hint)

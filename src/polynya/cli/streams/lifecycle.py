@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 @click.command("create")
 @click.argument("stream", shell_complete=complete_stream)
-@click.option("--content-type", metavar="TYPE", default="application/json", show_default=True, help="application/json keeps records.")
-@click.option("--ttl", metavar="DURATION", type=WHOLE_SECONDS, help="Delete the stream when nobody used it for this long (90s, 15min, 7d).")
+@click.option(
+    "--content-type", metavar="TYPE", default="application/json", show_default=True, help="Content type; application/json stores records."
+)
+@click.option("--ttl", metavar="DURATION", type=WHOLE_SECONDS, help="Delete the stream after this long without use (90s, 15min, 7d).")
 @click.option("--expires-at", metavar="TIME", help="Delete the stream at this time (RFC 3339: 2030-01-31T12:00:00Z).")
-@click.option("--keep-age", metavar="DURATION", type=WHOLE_SECONDS, help="Keep records for so long (7d); older ones go by themselves.")
-@click.option("--keep-bytes", metavar="SIZE", type=SIZE, help="Keep the newest so many bytes (10GiB); what is before them goes.")
+@click.option("--keep-age", metavar="DURATION", type=WHOLE_SECONDS, help="Delete records older than this (7d).")
+@click.option("--keep-bytes", metavar="SIZE", type=SIZE, help="Keep only the newest bytes (10GiB); delete older records.")
 @as_json
 @server_option
 def create_command(
@@ -43,7 +45,7 @@ def create_command(
     polynya create events --keep-age 30d --keep-bytes 10GiB
     """
     if ttl is not None and expires_at is not None:
-        raise click.UsageError("give --ttl, which counts from the last use, or --expires-at, not both")
+        raise click.UsageError("--ttl and --expires-at exclude each other: --ttl counts from the last use")
     headers = {"content-type": content_type}
     if ttl is not None:
         headers["stream-ttl"] = str(ttl)
@@ -54,7 +56,7 @@ def create_command(
     if keep_bytes is not None:
         headers["stream-retention-bytes"] = str(keep_bytes)
     answer = client.call("PUT", stream_path(stream), headers=headers)
-    _say(client, stream, "created" if answer.status_code == 201 else "is there already", created=answer.status_code == 201, as_json=as_json)
+    _say(client, stream, "created" if answer.status_code == 201 else "already exists", created=answer.status_code == 201, as_json=as_json)
 
 
 @click.command("info")
@@ -81,7 +83,7 @@ def info_command(client: Client, stream: str, consistency: str, as_json: bool) -
 
 @click.command("ls")
 @click.argument("prefix", default="", shell_complete=complete_stream)
-@click.option("--limit", metavar="N", type=click.IntRange(1), help="At most so many streams.")
+@click.option("--limit", metavar="N", type=click.IntRange(1), help="List at most this many streams.")
 @consistency_option
 @as_json
 @server_option
@@ -104,13 +106,13 @@ def ls_command(client: Client, prefix: str, limit: int | None, consistency: str,
         if not after:
             break
     if not count:
-        output.notice(f"no streams under '{prefix}'" if prefix else "no streams yet: 'polynya create NAME' makes one")
+        output.notice(f"no streams under '{prefix}'" if prefix else "no streams yet: 'polynya create NAME' creates one")
 
 
 @click.command("fork")
 @click.argument("new")
-@click.option("--from", "source", metavar="STREAM", required=True, shell_complete=complete_stream, help="The stream to begin with.")
-@click.option("--offset", metavar="OFFSET", help="Where to branch off: an offset that a read gave, or 'start'. Default: the tail.")
+@click.option("--from", "source", metavar="STREAM", required=True, shell_complete=complete_stream, help="The source stream.")
+@click.option("--offset", metavar="OFFSET", help="The fork point: an offset from a read, or 'start'. Default: the tail.")
 @as_json
 @server_option
 def fork_command(client: Client, new: str, source: str, offset: str | None, as_json: bool) -> None:
@@ -125,7 +127,7 @@ def fork_command(client: Client, new: str, source: str, offset: str | None, as_j
         headers["stream-fork-offset"] = offset_of(offset, fork=True)
     answer = client.call("PUT", stream_path(new), headers=headers, stream=source)
     created = answer.status_code == 201
-    _say(client, new, f"forked from {source}" if created else "is there already", created=created, as_json=as_json)
+    _say(client, new, f"forked from {source}" if created else "already exists", created=created, as_json=as_json)
 
 
 @click.command("close")
@@ -147,7 +149,7 @@ def close_command(client: Client, stream: str, as_json: bool) -> None:
 
 @click.command("rm")
 @click.argument("streams", nargs=-1, required=True, shell_complete=complete_stream)
-@click.option("--force", "-f", is_flag=True, help="Streams that are not there are no error.")
+@click.option("--force", "-f", is_flag=True, help="Ignore streams that do not exist.")
 @as_json
 @server_option
 def rm_command(client: Client, streams: tuple[str, ...], force: bool, as_json: bool) -> None:
@@ -168,7 +170,7 @@ def rm_command(client: Client, streams: tuple[str, ...], force: bool, as_json: b
         if as_json:
             output.json_line({"name": stream, "deleted": deleted})
         else:
-            output.notice(f"deleted {stream}" if deleted else f"{stream} was not there")
+            output.notice(f"deleted {stream}" if deleted else f"{stream} does not exist")
 
 
 def facts_of(client: Client, stream: str, consistency: str = "leader") -> dict[str, Any]:

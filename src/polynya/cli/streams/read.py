@@ -20,14 +20,17 @@ if TYPE_CHECKING:
     from polynya.cli.terminal.read_pages import ReadPage
 
 FORMATS = ("raw", "json", "table")
-_OFFSET = "An offset that a read gave, 'start' or 'now'."
-_FROM = "The same, or a time: so long ago (10m, 2h, 7d) or since (2026-11-01T00:00Z); or -N: the last N records."
-_JSON = "The same as --format json: one object for each {}: offset, records (or text, or base64), up_to_date, closed."
+_OFFSET = "An offset from a read, 'start' or 'now'."
+_FROM = "Like --offset, or an age (10m, 2h, 7d), a time (2026-11-01T00:00Z), or -N for the last N records."
+_JSON = "Same as --format json: one object per {}: offset, records (or text, or base64), up_to_date, closed."
 
-limit_option = click.option("--limit", metavar="N", type=click.IntRange(1), help="Stop after so many records (JSON streams).")
+limit_option = click.option("--limit", metavar="N", type=click.IntRange(1), help="Stop after N records (JSON streams).")
 from_option = click.option("--from", "begin", metavar="WHERE", type=BEGIN, help=_FROM)
 format_option = click.option(
-    "--format", "form", type=click.Choice(FORMATS), help="raw: the bytes of each record; table: columns.  [default: raw]"
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    help="raw: the bytes of each record; table: columns; json: pages as JSON.  [default: raw]",
 )
 
 
@@ -82,12 +85,12 @@ def read_command(
 
 @click.command("tail")
 @click.argument("stream", shell_complete=complete_stream)
-@click.option("--lines", "-n", "last", metavar="N", type=click.IntRange(0), help="The last N records, and no more unless -f is given.")
-@click.option("--follow", "-f", is_flag=True, help="With -n: go on with what is appended.")
+@click.option("--lines", "-n", "last", metavar="N", type=click.IntRange(0), help="Print the last N records, and exit unless -f is given.")
+@click.option("--follow", "-f", is_flag=True, help="With -n: then follow new records.")
 @click.option("--offset", metavar="OFFSET", help=_OFFSET + "  [default: now]")
 @from_option
 @limit_option
-@click.option("--retry", metavar="DURATION", type=SECONDS, default="60s", show_default=True, help="Look for a lost server for so long.")
+@click.option("--retry", metavar="DURATION", type=SECONDS, default="60s", show_default=True, help="Retry timeout for a lost connection.")
 @format_option
 @click.option("--json", "as_json", is_flag=True, help=_JSON.format("append"))
 @consistency_option
@@ -119,7 +122,7 @@ def tail_command(
     from polynya.cli.terminal.record_formats import RAW, shower
 
     if last is not None and (offset is not None or begin is not None):
-        raise click.UsageError("-n and --from or --offset both say where to begin; give one of them")
+        raise click.UsageError("-n and --from or --offset both set the start; pass one of them")
     facts = facts_of(client, stream, consistency)
     _check_limit(limit, stream, facts["content_type"])
     show = shower(_form(form, as_json) or RAW, stream, facts["content_type"])
@@ -160,7 +163,7 @@ def _found(client: Client, facts: dict[str, Any], begin: Begin, how: _Follow) ->
 
 def _begin(offset: str | None, begin: Begin | None, *, default: str) -> Begin:
     if offset is not None and begin is not None:
-        raise click.UsageError("--from and --offset both say where to begin; give one of them")
+        raise click.UsageError("--from and --offset both set the start; pass one of them")
     return begin or Begin(offset=offset_of(offset or default))
 
 
@@ -189,7 +192,7 @@ def _show(page: ReadPage, show: Any, left: int | None) -> int | None:
 
 def _form(form: str | None, as_json: bool) -> str | None:
     if as_json and form not in (None, "json"):
-        raise click.UsageError(f"--json and --format {form} ask for different output; give one of them")
+        raise click.UsageError(f"--json and --format {form} select different formats; pass one of them")
     return "json" if as_json else form
 
 

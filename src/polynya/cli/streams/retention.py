@@ -15,15 +15,17 @@ from polynya.cli.terminal.complete import complete_stream
 from polynya.cli.terminal.output import as_json
 from polynya.cli.terminal.values import SIZE, WHOLE_SECONDS
 
-keep_age_option = click.option("--keep-age", metavar="DURATION", type=WHOLE_SECONDS, help="Keep what is younger than this (90s, 12h, 7d).")
-keep_bytes_option = click.option("--keep-bytes", metavar="SIZE", type=SIZE, help="Keep at least the newest so many bytes (64MiB, 10GB).")
-bucket_option = click.option("--bucket", metavar="BUCKET", help="Of all streams of a bucket that have no retention of their own.")
+keep_age_option = click.option("--keep-age", metavar="DURATION", type=WHOLE_SECONDS, help="Keep records younger than this (90s, 12h, 7d).")
+keep_bytes_option = click.option(
+    "--keep-bytes", metavar="SIZE", type=SIZE, help="Keep at least this many of the newest bytes (64MiB, 10GB)."
+)
+bucket_option = click.option("--bucket", metavar="BUCKET", help="Apply to all streams of a bucket that have no retention of their own.")
 
 
 @click.command("trim")
 @click.argument("stream", shell_complete=complete_stream)
 @click.option(
-    "--before", metavar="OFFSET|TIME", help="Forget what lies before an offset, 'now', a time (2030-01-31T12:00:00Z) or as long ago as 10m."
+    "--before", metavar="OFFSET|TIME", help="Delete records before an offset, 'now', a time (2030-01-31T12:00:00Z) or an age (10m)."
 )
 @keep_bytes_option
 @keep_age_option
@@ -45,14 +47,14 @@ def trim_command(client: Client, stream: str, before: str | None, keep_bytes: in
         output.json_line({"name": stream, **answer})
         return
     records, size = answer["records"], output.size(answer["bytes"])
-    what = f"forgot {output.counted(records, 'record')} ({size})" if records else "had nothing before that"
-    output.notice(f"{stream} {what}; the first kept offset is {answer['retained_offset']}")
+    what = f"deleted {output.counted(records, 'record')} ({size})" if records else "no records before that"
+    output.notice(f"{stream}: {what}; the first retained offset is {answer['retained_offset']}")
 
 
 def _trim_body(before: str | None, keep_bytes: int | None, keep_age: int | None) -> dict[str, Any]:
     given = [option for option in (before, keep_bytes, keep_age) if option is not None]
     if len(given) != 1:
-        raise click.UsageError("give exactly one of --before, --keep-bytes and --keep-age")
+        raise click.UsageError("pass exactly one of --before, --keep-bytes and --keep-age")
     if before is not None:
         return {"before" if before == "now" or parse_token(before) else "before_time": before}
     return {"keep_bytes": keep_bytes} if keep_bytes is not None else {"keep_age_seconds": keep_age}
@@ -68,7 +70,7 @@ def retention_command() -> None:
 @bucket_option
 @keep_age_option
 @keep_bytes_option
-@click.option("--forever", is_flag=True, help="Keep everything, whatever the bucket says.")
+@click.option("--forever", is_flag=True, help="Keep everything, regardless of the bucket's retention.")
 @as_json
 @server_option
 def set_command(
@@ -90,7 +92,7 @@ def set_command(
     polynya retention set --bucket logs --keep-age 7d --keep-bytes 50GiB
     """
     if forever == (keep_age is not None or keep_bytes is not None):
-        raise click.UsageError("give --keep-age, --keep-bytes or both, or --forever")
+        raise click.UsageError("pass --keep-age, --keep-bytes or both, or --forever")
     answer = _send(client, "PUT", _path(stream, bucket), {"age_seconds": keep_age, "bytes": keep_bytes}, stream=stream or "")
     if as_json:
         output.json_line({"name": stream or bucket, **answer})
@@ -117,13 +119,13 @@ def show_command(client: Client, stream: str | None, bucket: str | None, as_json
         elif buckets:
             output.table(("bucket", "keeps"), [[each["name"], _spelled(each["retention"])] for each in buckets])
         else:
-            output.notice("no bucket has a retention: 'polynya retention set --bucket BUCKET --keep-age 7d' gives it one")
+            output.notice("no bucket has a retention: 'polynya retention set --bucket BUCKET --keep-age 7d' sets one")
         return
     answer = client.call("GET", _path(stream, bucket), stream=stream or "").json()
     if as_json:
         output.json_line({"name": stream or bucket, **answer})
         return
-    click.echo(f"{'keeps':<17}{_spelled(answer)}" + (" (its bucket says so)" if stream and answer["from"] == "bucket" else ""))
+    click.echo(f"{'keeps':<17}{_spelled(answer)}" + (" (from its bucket)" if stream and answer["from"] == "bucket" else ""))
     for key in ("retained_offset", "next_offset"):
         if key in answer:
             click.echo(f"{key.replace('_', ' '):<17}{answer[key]}")
@@ -140,12 +142,12 @@ def clear_command(client: Client, stream: str | None, bucket: str | None) -> Non
     polynya retention clear orders
     """
     client.call("DELETE", _path(stream, bucket), stream=stream or "")
-    output.notice(f"{_named(stream, bucket)} has no retention of its own any more")
+    output.notice(f"{_named(stream, bucket)} no longer has its own retention")
 
 
 def _path(stream: str | None, bucket: str | None) -> str:
     if (stream is None) == (bucket is None):
-        raise click.UsageError("name a stream, or a bucket with --bucket")
+        raise click.UsageError("pass a stream, or a bucket with --bucket")
     return f"/v1/buckets/{bucket}/retention" if stream is None else f"{stream_path(stream)}/retention"
 
 

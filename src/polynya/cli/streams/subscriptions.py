@@ -29,12 +29,16 @@ def sub_command() -> None:
 
 @sub_command.command("create")
 @click.argument("id")
-@click.option("--pattern", metavar="GLOB", help="All streams, also later ones, that match, segment by segment: 'orders/*'.")
-@click.option("--stream", "streams", metavar="STREAM", multiple=True, shell_complete=complete_stream, help="This stream; may be repeated.")
-@click.option("--webhook", metavar="URL", help="POST wakes to this URL, signed.")
-@click.option("--wake-stream", metavar="STREAM", shell_complete=complete_stream, help="Append wakes to this stream; workers claim them.")
-@click.option("--lease", metavar="DURATION", type=SECONDS, help="How long a worker has the work without a sign of life.  [default: 30s]")
-@click.option("--description", metavar="TEXT", help="Words for those who look at it later.")
+@click.option("--pattern", metavar="GLOB", help="All matching streams, including future ones: 'orders/*'.")
+@click.option("--stream", "streams", metavar="STREAM", multiple=True, shell_complete=complete_stream, help="This stream. Repeatable.")
+@click.option("--webhook", metavar="URL", help="Send wakes to this URL as signed POST requests.")
+@click.option(
+    "--wake-stream", metavar="STREAM", shell_complete=complete_stream, help="Append wakes to this stream, where workers claim them."
+)
+@click.option(
+    "--lease", metavar="DURATION", type=SECONDS, help="A worker loses the work after this long without a heartbeat.  [default: 30s]"
+)
+@click.option("--description", metavar="TEXT", help="A description for people.")
 @as_json
 @server_option
 def sub_create_command(
@@ -58,9 +62,9 @@ def sub_create_command(
     polynya sub create workers --stream jobs --wake-stream wakes --lease 1min
     """
     if (webhook is None) == (wake_stream is None):
-        raise click.UsageError("give --webhook URL, or --wake-stream STREAM for workers that claim")
+        raise click.UsageError("pass --webhook URL, or --wake-stream STREAM for workers")
     if not pattern and not streams:
-        raise click.UsageError("give --pattern GLOB or --stream STREAM: what it watches")
+        raise click.UsageError("pass --pattern GLOB or --stream STREAM: the streams to watch")
     body: dict[str, Any] = {"type": "webhook" if webhook else "pull-wake"}
     told = {"pattern": pattern, "streams": list(streams) or None, "wake_stream": wake_stream, "description": description}
     body |= {name: value for name, value in told.items() if value is not None}
@@ -76,14 +80,14 @@ def sub_create_command(
     if as_json:
         output.json_line({**answer.json(), "created": created})
         return
-    output.notice(f"subscription {id} {'created' if created else 'is there already'}, for {_watched(answer.json())}")
+    output.notice(f"subscription {id} {'created' if created else 'already exists'}, for {_watched(answer.json())}")
     if wake_stream is not None and created:
         output.notice(f'  a worker claims with: curl -X POST -d \'{{"worker": "me"}}\' {client.server}{_path(id)}/claim')
 
 
 @sub_command.command("ls")
 @click.argument("prefix", default="", shell_complete=complete_subscription)
-@click.option("--limit", metavar="N", type=click.IntRange(1), help="At most so many.")
+@click.option("--limit", metavar="N", type=click.IntRange(1), help="List at most this many.")
 @as_json
 @server_option
 def sub_ls_command(client: Client, prefix: str, limit: int | None, as_json: bool) -> None:
@@ -111,12 +115,14 @@ def sub_ls_command(client: Client, prefix: str, limit: int | None, as_json: bool
             [(row["id"], row["type"], _watched(row), _woken(row), row["state"], row["status"]) for row in rows],
         )
     else:
-        output.notice(f"no subscriptions under '{prefix}'" if prefix else "no subscriptions yet: 'polynya sub create' makes one")
+        output.notice(f"no subscriptions under '{prefix}'" if prefix else "no subscriptions yet: 'polynya sub create' creates one")
 
 
 @sub_command.command("show")
 @click.argument("id", shell_complete=complete_subscription)
-@click.option("--limit", metavar="N", type=click.IntRange(1), default=SHOWN, show_default=True, help="At most so many of its streams.")
+@click.option(
+    "--limit", metavar="N", type=click.IntRange(1), default=SHOWN, show_default=True, help="Show at most this many of its streams."
+)
 @as_json
 @server_option
 def sub_show_command(client: Client, id: str, limit: int, as_json: bool) -> None:  # noqa: A002
@@ -163,7 +169,7 @@ def sub_rm_command(client: Client, ids: tuple[str, ...], as_json: bool) -> None:
         if as_json:
             output.json_line({"id": key, "deleted": True})
         else:
-            output.notice(f"subscription {key} is gone")
+            output.notice(f"deleted subscription {key}")
 
 
 def _is_wake_stream(client: Client, stream: str) -> bool:
@@ -173,11 +179,11 @@ def _is_wake_stream(client: Client, stream: str) -> bool:
         return False
     if not is_json(facts["content_type"] or ""):
         raise exits.Refused(
-            f"the stream {stream} holds {facts['content_type']}, and wakes are {JSON_TYPE}",
-            hint="Nothing was created. Name another stream; one that is not there is created.",
+            f"the stream {stream} holds {facts['content_type']}; a wake stream must be {JSON_TYPE}",
+            hint="Nothing was created. Pass another stream; a missing one is created.",
         )
     if facts["closed"]:
-        raise exits.Refused(f"the stream {stream} is closed, so no wake can be appended", hint="Nothing was created. Name another stream.")
+        raise exits.Refused(f"the stream {stream} is closed, so no wake can be appended", hint="Nothing was created. Pass another stream.")
     return True
 
 
@@ -186,9 +192,9 @@ def _create_wake_stream(client: Client, stream: str, key: str) -> None:
     try:
         client.call("PUT", stream_path(stream), headers={"content-type": JSON_TYPE})
     except exits.Ended as failure:
-        failure.hint = f"The subscription {key} is there; its wakes are announced once the stream is, too: polynya create {stream}"
+        failure.hint = f"The subscription {key} was created. Create its wake stream: polynya create {stream}"
         raise
-    output.notice(f"the wake stream {stream} was not there and is created")
+    output.notice(f"created the missing wake stream {stream}")
 
 
 def _asked(client: Client, key: str, limit: int) -> dict[str, Any]:
@@ -222,4 +228,4 @@ def _watched(row: dict[str, Any]) -> str:
 
 
 def _woken(row: dict[str, Any]) -> str:
-    return row["webhook"]["url"] if row["webhook"] else f"workers, by {row['wake_stream']}"
+    return row["webhook"]["url"] if row["webhook"] else f"workers, through {row['wake_stream']}"

@@ -23,7 +23,7 @@ class CommandGroup(click.Group):
             command, words = self._meant(ctx, given)
             if command is None or not any(error.option_name in parameter.opts for parameter in command.params):
                 raise
-            told = f"'{error.option_name}' goes behind the command: '{ctx.command_path} {words} {error.option_name} …'."
+            told = f"'{error.option_name}' belongs after the command: '{ctx.command_path} {words} {error.option_name} …'."
             raise click.UsageError(told, ctx) from None
 
     def _meant(self, ctx: click.Context, args: list[str]) -> tuple[click.Command | None, str]:

@@ -58,7 +58,7 @@ def size(count: float) -> str:
         if count < 1024 or unit == "GiB":
             return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
         count /= 1024
-    raise AssertionError("the loop returns")
+    raise AssertionError("unreachable: the loop returns")
 
 
 def visible(text: str) -> str:

@@ -11,7 +11,7 @@ from polynya.cli.remote.client import Client, is_json
 from polynya.cli.terminal import exits
 from polynya.client import ClientError, Retry, reading
 from polynya.client.drivers import Feed
-from polynya.client.messages import Talk
+from polynya.client.messages import Operation
 from polynya.client.reading import ReadPosition
 
 RETRY_PAUSE_SECONDS = 0.2
@@ -68,12 +68,12 @@ def follow(client: Client, stream: str, content_type: str, offset: str, *, retry
             if page.body or page.records:
                 yield page
     except exits.Unreachable as unreachable:
-        unreachable.hint = f"Go on with: polynya tail {stream} --offset {place.offset}"
+        unreachable.hint = f"Resume with: polynya tail {stream} --offset {place.offset}"
         raise
 
 
-def _given(client: Client, place: ReadPosition, talk: Talk[None]) -> Iterator[ReadPage]:
-    feed = Feed(client.wire, talk)
+def _given(client: Client, place: ReadPosition, operation: Operation[None]) -> Iterator[ReadPage]:
+    feed = Feed(client.wire, operation)
     try:
         for page in feed:
             yield ReadPage(page.offset, page.content_type, page.body, page.up_to_date, page.closed)

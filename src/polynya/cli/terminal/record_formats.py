@@ -28,7 +28,7 @@ def shower(form: str, stream: str, content_type: str) -> Show:
     """Return the printer of a stream's pages. Raises click.UsageError for a table of a stream without records."""
     if form == TABLE:
         if not is_json(content_type):
-            raise click.UsageError(f"--format table shows the records of JSON streams, and {stream} is {content_type}")
+            raise click.UsageError(f"--format table needs a JSON stream; {stream} is {content_type}")
         return RecordTable(_width()).show
     return show_json if form == JSON else show_raw
 

@@ -22,7 +22,7 @@ consistency_option = click.option(
     type=click.Choice(("leader", "local")),
     default="leader",
     show_default=True,
-    help="leader: everything that was acknowledged; local: what the asked node of a cluster has, without asking another.",
+    help="leader: all acknowledged records; local: the contacted node's replica, without contacting another node.",
 )
 
 
@@ -34,7 +34,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         match = _DURATION.fullmatch(str(value).strip().lower())
         if match is None or match[2] not in _UNITS:
-            self.fail(f"{value!r} is no duration; write 90s, 15min, 12h or 7d", param, ctx)
+            self.fail(f"{value!r} is not a duration; expected a form like 90s, 15min, 12h or 7d", param, ctx)
         return float(match[1]) * _UNITS[match[2]]
 
 
@@ -44,7 +44,7 @@ class WholeSeconds(Seconds):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         seconds = super().convert(value, param, ctx)
         if seconds != int(seconds):
-            self.fail(f"{value!r} is no whole number of seconds", param, ctx)
+            self.fail(f"{value!r} is not a whole number of seconds", param, ctx)
         return int(seconds)
 
 
@@ -77,7 +77,9 @@ class BeginType(click.ParamType):  # type: ignore[type-arg]
             return Begin(time=_instant(datetime.fromisoformat(text)))
         except (ValueError, OverflowError):
             self.fail(
-                f"{value!r} is neither 'start', 'now', an offset, 10m (so long ago), 2026-11-01T00:00Z nor -20 (the last 20)", param, ctx
+                f"{value!r} is not a start; expected 'start', 'now', an offset, an age (10m), a time (2026-11-01T00:00Z) or -20 (the last 20)",
+                param,
+                ctx,
             )
 
 
@@ -89,7 +91,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         match = _SIZE.fullmatch(str(value).strip().lower())
         if match is None or match[2] not in _SIZE_UNITS:
-            self.fail(f"{value!r} is no size; write 4096, 64kB, 8MiB or 10GB", param, ctx)
+            self.fail(f"{value!r} is not a size; expected a form like 4096, 64kB, 8MiB or 10GB", param, ctx)
         return int(float(match[1]) * _SIZE_UNITS[match[2]])
 
 
@@ -106,7 +108,7 @@ def offset_of(text: str, *, fork: bool = False) -> str:
     if (text == "now" and not fork) or parse_token(text):
         return text
     choices = "'start'" if fork else "'start', 'now'"
-    raise click.UsageError(f"--offset {text!r} is no offset: it is {choices}, or what a read gave ({START})")
+    raise click.UsageError(f"--offset {text!r} is not an offset; expected {choices}, or an offset from a read ({START})")
 
 
 def _instant(moment: datetime) -> str:

@@ -70,7 +70,7 @@ export async function ask(target, { method = "GET", headers = {}, body, signal, 
 
 /** Browsers word a network error differently: "Failed to fetch", "Load failed", "NetworkError …". */
 function silent(error) {
-  throw error instanceof TypeError ? new TypeError("the node does not answer", { cause: error }) : error;
+  throw error instanceof TypeError ? new TypeError("the node does not respond", { cause: error }) : error;
 }
 
 export async function askJson(path, query, options) {
@@ -171,7 +171,7 @@ export async function* live(name, { offset, lastId, signal }) {
       if (done) return;
       yield* parser.feed(decoder.decode(value, { stream: true }));
       if (parser.pending > EVENT_CHARACTERS_MAX)
-        throw new ApiError(0, "EVENT_TOO_LARGE", "an event is larger than the console takes", new Headers());
+        throw new ApiError(0, "EVENT_TOO_LARGE", "an event is larger than the limit of the console", new Headers());
     }
   } finally {
     reader.cancel().catch(() => {});

@@ -29,7 +29,7 @@ function fill(element, props, children) {
 
 function set(element, name, value) {
   if (/^on/i.test(name) || name === "style" || name === "srcdoc") throw new Error(`no attribute ${name} here`);
-  if (name === "href" && !SAFE_LINK.test(value)) throw new Error("a link leads within the page, or to http");
+  if (name === "href" && !SAFE_LINK.test(value)) throw new Error("a link must be within the page or http");
   element.setAttribute(name, value);
 }
 

@@ -53,7 +53,7 @@ export function open(place, shell) {
       "div",
       { class: "head" },
       h("h2", {}, "Metrics"),
-      h("label", { class: "search" }, h("span", { class: "label" }, "Metrics with"), filter, h("kbd", {}, "/")),
+      h("label", { class: "search" }, h("span", { class: "label" }, "Filter metrics"), filter, h("kbd", {}, "/")),
     ),
     h(
       "div",
@@ -95,7 +95,7 @@ export function open(place, shell) {
       await work();
     } catch (error) {
       if (!abort.signal.aborted)
-        put(note, error.status === 403 ? `Not for this token: ${error.message}` : `The node's health cannot be read: ${error.message}. Trying again …`);
+        put(note, error.status === 403 ? `This token has no access: ${error.message}` : `The node's health cannot be read: ${error.message}. Retrying …`);
     }
   }
 
@@ -126,7 +126,7 @@ export function open(place, shell) {
       number("Version", visible(told.commit ? `${told.version} (${told.commit})` : told.version)),
       number("Cores", count(told.cores)),
       number("Groups", count(told.groups)),
-      number("Objects", visible(told.objects)),
+      number("Object store", visible(told.objects)),
       number(
         "Ports",
         Object.entries(told.ports)
@@ -147,7 +147,7 @@ export function open(place, shell) {
       h(
         "tr",
         {},
-        h("td", {}, `${each.id}`, each.role === "reader" ? " (read replica)" : null, each.id === told.node ? " (this one)" : null),
+        h("td", {}, `${each.id}`, each.role === "reader" ? " (read replica)" : null, each.id === told.node ? " (this node)" : null),
         h("td", {}, visible(each.http)),
         zoned ? h("td", {}, visible(each.zone)) : null,
         h("td", {}, stateOf(each)),
@@ -158,7 +158,7 @@ export function open(place, shell) {
     const heads = [head("Node"), head("URL"), zoned ? head("Zone") : null, head("State"), head("Release"), head("Leader of", "number"), head("Replicas", "number")];
     const said = (lines, kind) => (lines ?? []).map((line) => h("li", { class: kind }, visible(line)));
     put(members, [
-      h("h2", {}, moving ? `Nodes (${moving === 1 ? "a group is" : `${count(moving)} groups are`} moving)` : "Nodes"),
+      h("h2", {}, moving ? `Nodes (${count(moving)} ${moving === 1 ? "group" : "groups"} moving)` : "Nodes"),
       h("ul", { class: "checks cluster" }, said(told.problems, "bad"), said(told.notes, "warn")),
       h("div", { class: "panel scroll" }, h("table", { class: "list nodes" }, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, told.nodes.map(row)))),
     ]);
@@ -196,7 +196,7 @@ export function open(place, shell) {
       { class: "card" },
       h("h3", {}, card.title),
       h("p", { class: "value" }, value === null ? "…" : worded(value, card)),
-      sparkline(counted ? series.rates : series.values, { label: `${card.title} of the last two minutes`, width: 160, height: 34 }),
+      sparkline(counted ? series.rates : series.values, { label: `${card.title}, last two minutes`, width: 160, height: 34 }),
     );
   }
 

@@ -43,7 +43,7 @@ export function elements(text) {
       begin = marks.lastIndex;
     }
   }
-  throw new SyntaxError("not a whole JSON array");
+  throw new SyntaxError("not a complete JSON array");
 }
 
 /** Return the value of a string's source text. */
@@ -67,7 +67,7 @@ class Reader {
   }
 
   fail() {
-    throw new SyntaxError(`no JSON at character ${this.at}`);
+    throw new SyntaxError(`invalid JSON at character ${this.at}`);
   }
 
   take(pattern) {

@@ -42,7 +42,7 @@ const shell = {
     said.timer = setTimeout(() => said.classList.remove("shown"), 2500);
   },
   async copy(text, what) {
-    shell.say((await copy(text)) ? `${what} was copied.` : `${what} could not be copied: this browser does not allow it here.`);
+    shell.say((await copy(text)) ? `${what} was copied.` : `${what} was not copied: the browser denies access to the clipboard.`);
   },
   askToken,
 };
@@ -65,7 +65,7 @@ function show() {
   old?.close();
   if (!place) {
     view = null;
-    put(content, h("p", { class: "quiet" }, "There is no such page. ", h("a", { href: "#/streams" }, "See the streams.")));
+    put(content, h("p", { class: "quiet" }, "Page not found. ", h("a", { href: "#/streams" }, "See the streams.")));
     return;
   }
   view = PAGES[place.page].open(place, shell);
@@ -146,7 +146,7 @@ function useToken(text) {
 
 function markToken() {
   by("token").classList.toggle("has", accessToken() !== "");
-  by("token").title = accessToken() ? "Access token: one is used" : "Access token: none";
+  by("token").title = accessToken() ? "Access token: set" : "Access token: not set";
 }
 
 let statusTimer = 0;

@@ -109,7 +109,7 @@ export class Pane {
     this.#record = record;
     this.#asJson = asJson;
     put(this.title, `Record ${ordinal(record.number)}`);
-    put(this.about, `${token(record.number, record.byte)} · ${bytes(record.bytes.length)}${record.partial ? ", its beginning" : ""}`);
+    put(this.about, `${token(record.number, record.byte)} · ${bytes(record.bytes.length)}${record.partial ? ", truncated" : ""}`);
     this.element.hidden = false;
     this.mode(this.#mode ?? (asJson ? "tree" : isReadable(record.bytes) ? "text" : "hex"), { chosen: false });
   }
@@ -137,12 +137,12 @@ export class Pane {
 
 function treeOf(record) {
   if (record.bytes.length > TREE_BYTES_MAX)
-    return h("p", { class: "quiet" }, `A tree is made of records up to ${bytes(TREE_BYTES_MAX)}; see the text.`);
+    return h("p", { class: "quiet" }, `The tree shows records up to ${bytes(TREE_BYTES_MAX)}; use the text view.`);
   try {
     const root = parse(new TextDecoder("utf-8", { fatal: true }).decode(record.bytes));
     return h("div", { class: "tree" }, node(null, root, 0));
   } catch {
-    return h("p", { class: "quiet" }, "This record is no JSON; see text or hex.");
+    return h("p", { class: "quiet" }, "This record is not JSON; use the text or hex view.");
   }
 }
 

@@ -29,7 +29,7 @@ export function open(place, shell) {
     "section",
     { class: "page", "aria-labelledby": "title" },
     h("div", { class: "head" }, h("h1", { id: "title" }, "SQL"), names),
-    h("label", { class: "field" }, h("span", {}, "A question to the tables: one SELECT of DuckDB's SQL"), field),
+    h("label", { class: "field" }, h("span", {}, "SQL query: one SELECT in DuckDB's dialect"), field),
     h(
       "div",
       { class: "row between" },
@@ -57,7 +57,7 @@ export function open(place, shell) {
     keepDraft(field.value);
     running = new AbortController();
     put(run, "Stop");
-    tell("Asking …");
+    tell("Running …");
     const begun = performance.now();
     try {
       const answer = await ask(url("v1/sql"), {
@@ -105,7 +105,7 @@ export function open(place, shell) {
     );
     result.hidden = false;
     tell(
-      `${count(rows.length)} ${rows.length === 1 ? "row" : "rows"}${truncated ? ", the first ones of more" : ""}, in ${Math.round(took)} ms.${behind(plain(answer.tables))}`,
+      `${count(rows.length)} ${rows.length === 1 ? "row" : "rows"}${truncated ? " (truncated)" : ""}, in ${Math.round(took)} ms.${behind(plain(answer.tables))}`,
     );
   }
 
@@ -124,7 +124,7 @@ export function open(place, shell) {
   askJson("v1/tables", {}, { signal: abort.signal })
     .then(({ tables }) => {
       if (tables.length) field.placeholder = `select stream, count(*) from ${tables[0].name} group by stream`;
-      else tell("There are no tables yet: “polynya table create orders --prefix orders”, and then “polynya compact orders”, makes one.");
+      else tell("There are no tables yet. Create one with “polynya table create orders --prefix orders”, then “polynya table sync orders”.");
       put(
         names,
         tables
@@ -135,7 +135,7 @@ export function open(place, shell) {
               {
                 type: "button",
                 class: "mark",
-                title: "Query its newest rows",
+                title: "Query the newest rows",
                 on: { click: () => (field.value = `select * from ${table.name} order by append_time desc limit 50`) },
               },
               visible(table.name),
@@ -162,7 +162,7 @@ function bodyOf(statement) {
 
 function told(error) {
   if (error instanceof ApiError) return error.message;
-  return `The question cannot be asked: ${error.message}.`;
+  return `The query failed: ${error.message}.`;
 }
 
 function behind(tables) {

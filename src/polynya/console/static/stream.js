@@ -72,10 +72,10 @@ class StreamView {
     this.state = h("p", { class: "state", role: "status" });
     this.list = h("ol", { class: "records" });
     this.rows = new Rows(this.list);
-    this.live = button("Follow", () => this.follow(!this.tail), "Show records as they come (l)");
+    this.live = button("Follow", () => this.follow(!this.tail), "Show records as they arrive (l)");
     this.live.id = "follow";
     this.live.setAttribute("aria-pressed", "false");
-    this.hold = button("Pause", () => this.pause(!this.paused), "Hold what comes (Space)");
+    this.hold = button("Pause", () => this.pause(!this.paused), "Hold new records (Space)");
     this.hold.id = "pause";
     this.hold.hidden = true;
     this.previous = button("Previous", () => this.back(), "p");
@@ -94,7 +94,7 @@ class StreamView {
     const buttons = h(
       "div",
       { class: "row" },
-      button("First", () => this.goTo({ start: true }), "The first kept record"),
+      button("First", () => this.goTo({ start: true }), "The first retained record"),
       this.previous,
       this.following,
       button("Last", () => this.goTo({ end: true }), "The newest records"),
@@ -142,7 +142,7 @@ class StreamView {
       const now = performance.now();
       const found = await facts(this.name, this.abort.signal);
       if (this.facts && this.facts.incarnation !== found.incarnation)
-        this.tell("The stream was deleted and created again: this is its new life.");
+        this.tell("The stream was deleted and recreated. The page shows the new incarnation.");
       const known = this.facts !== null;
       this.facts = found;
       this.series.add(now, found.tail.record);
@@ -155,8 +155,8 @@ class StreamView {
       if (this.abort.signal.aborted) return;
       this.tell(
         error instanceof ApiError && error.status === 404
-          ? `There is no stream “${this.title}”.`
-          : `The stream cannot be read: ${error.message}. Trying again …`,
+          ? `The stream “${this.title}” does not exist.`
+          : `The stream cannot be read: ${error.message}. Retrying …`,
         true,
       );
       this.lost = true;
@@ -190,11 +190,11 @@ class StreamView {
       number("Records", count(tail.record - first.record)),
       number("Bytes", bytes(tail.byte - first.byte)),
       number("Rate", rate === null ? "…" : `${compact(rate)}/s`, `${bytes(this.sizes.rate() ?? 0)}/s`),
-      first.record ? number("First kept", `#${ordinal(first.record)}`, token(first.record, first.byte)) : null,
+      first.record ? number("First retained", `#${ordinal(first.record)}`, token(first.record, first.byte)) : null,
       number("Next offset", h("code", {}, token(tail.record, tail.byte))),
       number("Incarnation", h("code", {}, incarnation)),
     );
-    put(this.picture, sparkline(this.series.rates, { width: 220, height: 44, label: "Records per second of the last two minutes" }));
+    put(this.picture, sparkline(this.series.rates, { width: 220, height: 44, label: "Records per second, last two minutes" }));
     this.following.disabled = !!this.tail || (this.next !== null && this.next.record >= tail.record);
   }
 
@@ -232,7 +232,7 @@ class StreamView {
     } catch (error) {
       if (signal.aborted) return;
       const kept = error instanceof ApiError && error.headers?.get?.("stream-retained-offset");
-      this.tell(kept ? `${error.message}: the first kept record is at ${kept}.` : error.message, true);
+      this.tell(kept ? `${error.message}: the first retained record is at ${kept}.` : error.message, true);
     }
   }
 
@@ -295,8 +295,8 @@ class StreamView {
     else
       this.tell(
         tail.record === first.record
-          ? "The stream has no records yet. Follow it to see the first one."
-          : "Nothing is after this place yet.",
+          ? "The stream has no records yet. Follow it to see new records."
+          : "There are no records after this position yet.",
       );
     this.list.parentElement.scrollTop = 0;
   }
@@ -437,14 +437,14 @@ class StreamView {
 
   tellLive() {
     const { state, reason, waiting, skipped } = this.tail;
-    const held = this.paused && waiting ? `, ${count(waiting)} held back` : "";
-    const lost = skipped ? `, ${count(skipped)} skipped (they are in the stream)` : "";
+    const held = this.paused && waiting ? `, ${count(waiting)} on hold` : "";
+    const lost = skipped ? `, ${count(skipped)} not shown (they are in the stream)` : "";
     const words = {
       connecting: "Connecting …",
       live: this.paused ? "Paused" : "Live",
-      waiting: `Not connected: ${reason}. Trying again …`,
-      closed: "The stream is closed: this is its end.",
-      failed: `Following ended: ${reason}`,
+      waiting: `Not connected: ${reason}. Retrying …`,
+      closed: "The stream is closed: end of stream.",
+      failed: `Stopped following: ${reason}`,
     };
     this.tell(words[state] + held + lost, state === "failed");
   }

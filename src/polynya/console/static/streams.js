@@ -42,7 +42,7 @@ export function open(place, shell) {
       "div",
       { class: "head" },
       h("h1", { id: "title" }, "Streams"),
-      h("label", { class: "search" }, h("span", { class: "label" }, "Names that begin with"), search, h("kbd", {}, "/")),
+      h("label", { class: "search" }, h("span", { class: "label" }, "Name prefix"), search, h("kbd", {}, "/")),
     ),
     h("div", { class: "panel" }, table(body), note),
     pager,
@@ -81,7 +81,7 @@ export function open(place, shell) {
       draw();
     } catch (error) {
       if (abort.signal.aborted) return;
-      put(note, `The streams cannot be listed: ${error.message}. Trying again …`);
+      put(note, `The streams cannot be listed: ${error.message}. Retrying …`);
       note.hidden = false;
     }
     const took = performance.now() - begun;
@@ -121,7 +121,7 @@ export function open(place, shell) {
     put(perSecond, rate === null ? "…" : rate === 0 ? "–" : `${compact(rate)}/s`);
     perSecond.classList.toggle("busy", rate > 0);
     perSecond.title = `${bytes(book.get(`bytes ${entry.incarnation}`).rate() ?? 0)}/s`;
-    put(picture, sparkline(records.rates, { label: `Records per second of the last two minutes` }));
+    put(picture, sparkline(records.rates, { label: `Records per second, last two minutes` }));
   }
 
   poll();
@@ -205,9 +205,9 @@ function row(entry) {
 }
 
 function empty(prefix) {
-  if (prefix) return `No stream's name begins with “${visible(prefix)}”.`;
+  if (prefix) return `No stream name starts with “${visible(prefix)}”.`;
   return [
-    "There are no streams yet. This makes one, and appends to it:",
+    "There are no streams yet. These commands create one and append to it:",
     h(
       "pre",
       { class: "code" },

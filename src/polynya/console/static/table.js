@@ -41,7 +41,7 @@ export function open(place, shell) {
     note,
     h("h2", {}, "Columns"),
     columns,
-    h("h2", {}, "Where it is"),
+    h("h2", {}, "Location"),
     places,
   );
 
@@ -84,7 +84,7 @@ export function open(place, shell) {
       number("Jobs", count(table.job)),
       number("Last job", table.committed_ms ? instant(table.committed_ms) : "never"),
     );
-    const where = (label, value) => h("div", {}, h("dt", {}, label), h("dd", {}, h("code", {}, value || "not built yet")));
+    const where = (label, value) => h("div", {}, h("dt", {}, label), h("dd", {}, h("code", {}, value || "not synced yet")));
     put(
       places,
       where("Prefix", visible(table.prefix) || "every stream"),
@@ -99,8 +99,8 @@ export function open(place, shell) {
     if (!found.length) {
       put(
         columns,
-        h("p", { class: "quiet" }, "It was never built, so it has no columns yet: "),
-        h("pre", { class: "code" }, `polynya compact ${name}`),
+        h("p", { class: "quiet" }, "The table has no columns until its first sync: "),
+        h("pre", { class: "code" }, `polynya table sync ${name}`),
       );
       return;
     }
@@ -110,7 +110,7 @@ export function open(place, shell) {
         {},
         h("th", { scope: "row" }, h("code", {}, visible(column.name))),
         h("td", {}, h("code", {}, visible(column.type))),
-        h("td", { class: "quiet-cell" }, column.required ? "always there" : ""),
+        h("td", { class: "quiet-cell" }, column.required ? "required" : ""),
       ),
     );
     put(

@@ -15,11 +15,11 @@ export function open(place, shell) {
   let timer = 0;
   const heads = [
     ["Table", ""],
-    ["Streams under", "type"],
+    ["Prefix", "type"],
     ["Streams", "number"],
     ["Rows", "number"],
     ["Dead letters", "number"],
-    ["Behind", "number"],
+    ["Lag", "number"],
     ["Last job", "moment"],
   ];
   const element = h(
@@ -63,7 +63,7 @@ export function open(place, shell) {
     } catch (error) {
       if (abort.signal.aborted) return;
       note.hidden = false;
-      put(note, `The tables cannot be listed: ${error.message}. Trying again …`);
+      put(note, `The tables cannot be listed: ${error.message}. Retrying …`);
     }
     timer = setTimeout(poll, Math.max(POLL_MS, 8 * (performance.now() - begun)));
   }
@@ -73,8 +73,8 @@ export function open(place, shell) {
     note.hidden = tables.length > 0;
     put(
       note,
-      "There are no tables yet. This makes one of all streams whose names begin with “orders”, and fills it:",
-      h("pre", { class: "code" }, "polynya table create orders --prefix orders\npolynya compact orders"),
+      "There are no tables yet. These commands create one of all streams whose names start with “orders”, and sync it:",
+      h("pre", { class: "code" }, "polynya table create orders --prefix orders\npolynya table sync orders"),
     );
   }
 

@@ -29,7 +29,7 @@ PACKED_SECONDS = 30.0  # since the last request
 IDLE_SECONDS = 2.0  # an idle snapshot of this age may be evicted
 LOADED_MAX = 4096  # entries in one load
 MISSING_SECONDS = 0.2  # delay before missing entries are requested again, until a snapshot exists
-log = logging.getLogger("polynya.exchange")
+log = logging.getLogger("polynya.catch_up")
 _Key = tuple[int, int, int]  # group, index, identity
 
 

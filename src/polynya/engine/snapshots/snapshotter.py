@@ -26,7 +26,7 @@ from polynya.wire.pack import is_intact
 PACE_SECONDS = 0.02  # between two groups
 KEEP_BYTES = 256 << 20  # of journal: older hot batches are copied forward, so that they do not pin old segments
 COPY_BYTES = 1 << 20  # of payload in one turn
-PATIENCE = 25  # calls of `due` that are skipped after a failed round
+SKIPS_AFTER_FAILURE = 25  # calls of `due` that are skipped after a failed round
 SMALL_STREAMS = 256  # a group with at most this many streams …
 SMALL_BYTES = 64 << 10  # … and this many snapshot bytes is written whole: fast, and there is nothing to merge
 _LOST = frozenset((errno.EIO, errno.ENOENT))
@@ -67,7 +67,7 @@ class Snapshotter:
         self._floors: dict[int, int] = {}  # the lowest place that recovery of the group reads
         self._running = False
         self._wanted = False
-        self._patience = 0
+        self._skips_left = 0
 
     def want(self) -> None:
         """Request a round; object deletions wait until a snapshot contains them."""
@@ -77,8 +77,8 @@ class Snapshotter:
         """Return True if a round is due; polled regularly."""
         if self._running:
             return False
-        if self._patience:
-            self._patience -= 1
+        if self._skips_left:
+            self._skips_left -= 1
             return False
         return self._wanted or self._core.journal.bytes_between(self._written_at, self._core.journal.position) >= self._every_bytes
 
@@ -87,7 +87,7 @@ class Snapshotter:
 
         Raises DiskFull, Unavailable or OSError; then the round is retried later."""
         self._running = True
-        self._patience = PATIENCE
+        self._skips_left = SKIPS_AFTER_FAILURE
         wanted, self._wanted = self._wanted, False
         begin = self._core.journal.position
         try:
@@ -96,7 +96,7 @@ class Snapshotter:
                 self.covered_ms = now_ms
                 self._written_at = begin
                 await self._merge()
-            self._patience = 0
+            self._skips_left = 0
         except BaseException:
             self._wanted = self._wanted or wanted
             raise
@@ -230,7 +230,9 @@ class Snapshotter:
     async def _copy_damaged(self, group: Group) -> None:
         """Write the hot batches that are damaged in the journal again."""
         hot = [(batch, stream.uid) for stream, batches in group.machine.flush_candidates() for batch in batches]
-        lost = await asyncio.to_thread(lambda: [(batch, uid) for batch, uid in hot if not is_there(self._core.journal, batch.place, uid)])
+        lost = await asyncio.to_thread(
+            lambda: [(batch, uid) for batch, uid in hot if not is_readable(self._core.journal, batch.place, uid)]
+        )
         lost = [(batch, uid) for batch, uid in lost if is_intact(batch)]  # a copy of a corrupt batch would look intact
         if lost:
             log.error("appends are unreadable in the journal: writing them again", extra={"group": group.number})
@@ -270,7 +272,7 @@ class Snapshotter:
         return 0
 
 
-def is_there(journal: Journal, place: int, uid: int) -> bool:
+def is_readable(journal: Journal, place: int, uid: int) -> bool:
     """Return True if the stream's hot batch can be read at the place."""
     try:
         payload_at(journal, place, uid)

@@ -8,19 +8,34 @@ own address. A connection counts while its transport holds more than its high-wa
 from __future__ import annotations
 
 from ipaddress import IPv6Address, ip_address
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from polynya.access import Principal
+from polynya.base.errors import PolynyaError
 from polynya.base.limits import RAW_STEP_BYTES, RESPONSE_BYTES_PER_CORE, RESPONSE_RESERVE_BYTES_PER_CORE
-from polynya.front.http.protocol.errors import Failure
-
-if TYPE_CHECKING:
-    from polynya.front.http.connection import Connection
 
 SMALL_PAGE_BYTES = RAW_STEP_BYTES  # the shortest raw page; also the limit for whole records, unless the first record is larger
 _TOTAL_SHARES = (
     2  # new callers shrink the shares while others still hold larger ones: the limit of all shares together, as a multiple of the budget
 )
 _HOST_BITS = 64  # of an IPv6 address: a host may use any address of its /64
+
+
+class ResponseMemoryFull(PolynyaError):
+    """Neither the caller's share nor the reserve has room for another page."""
+
+
+class Client(Protocol):
+    """A connection whose client may leave responses unread."""
+
+    principal: Principal | None
+    uses_reserve: bool  # the page being sent counts against the reserve
+
+    @property
+    def remote(self) -> str: ...
+
+    @property
+    def unread_bytes(self) -> int: ...
 
 
 class _Caller:
@@ -48,15 +63,15 @@ class ResponseMemory:
     numbers."""
 
     def __init__(self) -> None:
-        self.unread: dict[Connection, _Unread] = {}  # connections whose clients read slowly
+        self.unread: dict[Client, _Unread] = {}  # connections whose clients read slowly
         self.reserve_bytes = 0  # small pages beyond their callers' shares
         self._total = 0  # all other bytes
         self._callers: dict[str, _Caller] = {}
 
-    def allow(self, connection: Connection, wanted: int) -> int:
+    def allow(self, connection: Client, wanted: int) -> int:
         """Return the size limit of the connection's next page: at most `wanted` bytes, though one record may exceed it.
 
-        Raises `Failure` when neither the caller's share nor the reserve has room."""
+        Raises ResponseMemoryFull."""
         key = _key_of(connection)
         caller = self._callers.get(key)
         share = RESPONSE_BYTES_PER_CORE // (len(self._callers) + (caller is None))
@@ -65,11 +80,11 @@ class ResponseMemory:
         if left >= min(wanted, SMALL_PAGE_BYTES):
             return min(wanted, left)
         if self.reserve_bytes >= RESPONSE_RESERVE_BYTES_PER_CORE:
-            raise Failure("RESPONSE_MEMORY_LIMIT")
+            raise ResponseMemoryFull("unread responses use all of their memory limit")
         connection.uses_reserve = True
         return min(wanted, SMALL_PAGE_BYTES)
 
-    def stalled(self, connection: Connection) -> None:
+    def stalled(self, connection: Client) -> None:
         """Count a connection whose transport is above its high-water mark."""
         if connection not in self.unread:
             caller = None if connection.uses_reserve else self._enter(_key_of(connection))
@@ -81,7 +96,7 @@ class ResponseMemory:
         for connection, found in self.unread.items():
             self._measure(connection, found)
 
-    def drained(self, connection: Connection) -> None:
+    def drained(self, connection: Client) -> None:
         """Stop counting a connection that has drained or closed."""
         found = self.unread.pop(connection, None)
         if found is None:
@@ -97,7 +112,7 @@ class ResponseMemory:
         caller.connections += 1
         return caller
 
-    def _measure(self, connection: Connection, found: _Unread) -> None:
+    def _measure(self, connection: Client, found: _Unread) -> None:
         size = connection.unread_bytes
         self._add(found.caller, size - found.bytes)
         found.bytes = size
@@ -110,7 +125,7 @@ class ResponseMemory:
             self._total += size
 
 
-def _key_of(connection: Connection) -> str:
+def _key_of(connection: Client) -> str:
     """Return the token's id, else the network of the address."""
     principal = connection.principal
     if principal is not None:

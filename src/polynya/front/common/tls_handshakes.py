@@ -13,8 +13,8 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from polynya.front.http.protocol.settings import HANDSHAKE_SECONDS
-
+HANDSHAKE_SECONDS = 10  # timeout of a handshake
+HANDSHAKES_MAX = 512  # concurrent, and at most a quarter of the allowed connections; beyond it the oldest is dropped
 BACKLOG = 1024
 ACCEPTS_PER_PASS = 16  # per loop pass: each costs a signature that delays other connections
 PAUSE_SECONDS = 0.25  # while the process has no file descriptors left

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from polynya.base.limits import APPEND_BYTES_MAX, HEADER_BLOCK_BYTES_MAX, PIPELINED_REQUESTS_MAX
-from polynya.front.http.protocol.append_template import RequestTemplate, learn
+from polynya.front.http.protocol.append_template import RequestTemplate, compile_template
 from polynya.front.http.protocol.errors import ERRORS, Failure, error_body
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.responses import CLOSE, COMMON, STATUS_LINES
@@ -20,13 +20,12 @@ from polynya.front.http.protocol.settings import (
     LINGER_SECONDS,
     STALL_SECONDS,
 )
-from polynya.front.http.routes.append import append_again, appended_again
-from polynya.stream.replies import Reply
 from polynya.wire.http1 import CHUNKED, BadRequest, ChunkedBody, Head, find_head
 
 if TYPE_CHECKING:
     from polynya.access import Principal
     from polynya.access.rate_limits import Meter
+    from polynya.front.http.routes.append import AppendRequest
     from polynya.front.http.server import HttpFront
 
 _BUFFER_BYTES_MAX = 4 * HEADER_BLOCK_BYTES_MAX  # of requests that wait for earlier ones; beyond it reading pauses
@@ -40,8 +39,8 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_appends", "_appends_alone", "_body", "_body_head", "_buffer", "_drain", "_ended", "_finished", "_going_on", "_held", "_host", "_in_a_row", "_next",
-        "_read_paused", "_ready", "_repeat", "_repeated", "_reserved", "_sent", "_since", "_unsent", "admitted", "front", "meter", "on_lost", "principal",
-        "transport", "uses_reserve", "waiting_task", "waits_long", "write_paused"
+        "_read_paused", "_ready", "_reserved", "_sent", "_since", "_template", "_unsent", "front", "last_append", "meter", "on_lost",
+        "principal", "transport", "uses_reserve", "waiting_task", "waits_long", "write_paused"
     )  # fmt: skip
 
     def __init__(self, front: HttpFront) -> None:
@@ -52,8 +51,7 @@ class Connection(asyncio.Protocol):
         self.on_lost: Callable[[], None] | None = None  # called once, when the connection is lost
         self.write_paused = False
         self.uses_reserve = False  # the page being sent counts against the reserve of the front's response memory
-        self.admitted = True  # the last request was authorized; others must not become the template
-        self.principal: Principal | None = None  # sender of the last request, and of those that match `_repeat`
+        self.principal: Principal | None = None  # sender of the last request, and of those that match `_template`
         self.meter: Meter | None = None  # of the principal, if it has a rate limit
         self._host: str | None = _NO_HOST  # the last Host that was accepted
         self._since = front.tick  # since when the connection waits for the client
@@ -61,8 +59,8 @@ class Connection(asyncio.Protocol):
         self._buffer = b""
         self._next = 0  # number of the next request
         self._sent = 0  # number of the next response to send
-        self._repeat: RequestTemplate | None = None  # template of this connection's appends, after the second one
-        self._repeated: RequestTemplate | None = None  # template of the append in flight: a later request may have replaced `_repeat`
+        self.last_append: AppendRequest | None = None  # set when an append was parsed, and so authorized
+        self._template: RequestTemplate | None = None  # of this connection's appends, after the second one
         self._appends = 0
         self._ready: dict[int, tuple[bytes, bool]] = {}
         self._appends_alone = True  # all requests in flight are POSTs
@@ -92,20 +90,26 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._finished:
             return
-        repeat = self._repeat
+        template = self._template
         if (
-            repeat is not None
+            template is not None
             and self._next == self._sent  # nothing is in flight …
             and self._body is None  # … so this begins a request, which may start at once
             and not (self._buffer or self.write_paused or self.front.stopping)
-            and (found := repeat.read(data)) is not None
+            and (found := template.read(data)) is not None
+            and (self.meter is None or not self.meter.take(self.front.now(), len(found[0])))  # an error needs the full parse
         ):
-            self._next += 1
             self._appends_alone = True
-            self._repeated = repeat
-            if append_again(self, repeat, *found):
-                return
-            self._next -= 1
+            request = template.request
+            exchange = request.exchange  # its last response was sent
+            exchange.request_id = ""
+            exchange.number = number = self._next
+            self._next = number + 1
+            try:
+                request.propose(found[0], found[1])
+            except Exception as error:  # noqa: BLE001 (the client must get an answer)
+                exchange.fault(error)
+            return
         if self._body is not None:
             self._feed_body(data)
         elif self._held is not None or self._going_on:
@@ -133,6 +137,7 @@ class Connection(asyncio.Protocol):
         self._buffer = b""
         self._held = None
         self._release_body()
+        self.forget_template()
         self.front.forget(self)
         if self.waiting_task is not None:
             self.waiting_task.cancel()
@@ -187,9 +192,10 @@ class Connection(asyncio.Protocol):
                 if not self._dispatch(head, body) or self._finished:
                     break
                 if length > 0 and begin == 0 and position == size and head.method == "POST":  # the only request in `data`
+                    request, self.last_append = self.last_append, None
                     self._appends += 1
-                    if self._appends > 1 and self.admitted:
-                        self._repeat = learn(self.front, head, data[: size - length - 4])
+                    if self._appends > 1 and request is not None and request.exchange.head is head:
+                        self._template = compile_template(request, data[: size - length - 4])
         except BadRequest as bad:
             self.refuse(bad.code, bad.message)
             return
@@ -267,20 +273,6 @@ class Connection(asyncio.Protocol):
         if over and (self._ended or self.front.stopping) and not self._finished:
             self.finish()
 
-    def appended_again(self, reply: Reply | BaseException) -> None:
-        """Respond to an append that matched the template. It is the oldest request in flight, because it started on an idle
-        connection."""
-        assert self._repeated is not None
-        answer = appended_again(self, self._repeated, self._sent, reply)
-        if answer is None:
-            return
-        if self.transport is None or self._ready or self._held is not None or self._ended or self.front.stopping:
-            self.send(self._sent, answer, close=False)
-        else:
-            self._sent += 1
-            self._since = self.front.tick
-            self.transport.write(answer)
-
     # --- partial bodies --------------------------------------------------------------------------------------------------------
 
     def _begin_body(self, head: Head, first: bytes) -> None:
@@ -288,7 +280,7 @@ class Connection(asyncio.Protocol):
         if length > APPEND_BYTES_MAX:
             self.refuse("BODY_TOO_LARGE", f"a body has at most {APPEND_BYTES_MAX} bytes; split it")
             return
-        if self.front.entrance is not None and not self.front.entrance.welcomes(head):
+        if self.front.entrance is not None and not self.front.entrance.is_known(head):
             self.refuse("UNAUTHORIZED", "")
             return
         if not self._expectation_met(head, first):
@@ -359,7 +351,7 @@ class Connection(asyncio.Protocol):
 
     # --- responses -------------------------------------------------------------------------------------------------------------
 
-    def send(self, number: int, data: bytes, *, close: bool, body: Sequence[bytes | memoryview] = ()) -> None:
+    def send(self, number: int, data: bytes, *, close: bool = False, body: Sequence[bytes | memoryview] = ()) -> None:
         """Send the complete response to request `number`, `body` after `data`. It is held until all earlier responses are sent."""
         if number != self._sent:
             self._ready[number] = (b"".join((data, *body)) if body else data, close)
@@ -414,9 +406,9 @@ class Connection(asyncio.Protocol):
         self.front.linger(self)
         transport.write_eof()
 
-    def forget_repeat(self) -> None:
+    def forget_template(self) -> None:
         """Discard the template, so that the next request is parsed in full."""
-        self._repeat = None
+        self._template = self.last_append = None
         self._appends = 0
 
     @property
@@ -458,7 +450,7 @@ class Connection(asyncio.Protocol):
             if self._next == self._sent and waited > patience and self.transport is not None:
                 if unsent and not self.transport.is_closing():
                     self.front.counters.stalled += 1
-                    self.front.complain("closed a connection: the client did not read its response", "", self)
+                    self.front.log_rate_limited("closed a connection: the client did not read its response", "", self)
                 self.transport.abort()
         elif self._body is not None:
             arrived = len(self._body) if isinstance(self._body, bytearray) else len(self._body.data)

@@ -16,7 +16,7 @@ import msgspec
 
 from polynya.base.log_throttle import LogThrottle
 from polynya.front.common.response_memory import ResponseMemory
-from polynya.front.common.tls_handshakes import BACKLOG, Handshakes
+from polynya.front.common.tls_handshakes import BACKLOG, HANDSHAKES_MAX, Handshakes
 from polynya.front.http.auth.authorization import Authorizer
 from polynya.front.http.connection import Connection
 from polynya.front.http.protocol.cors import Cors
@@ -27,7 +27,7 @@ from polynya.front.http.protocol.extension import Handler
 from polynya.front.http.protocol.hosts import Hosts
 from polynya.front.http.protocol.responses import PREFLIGHT
 from polynya.front.http.protocol.router import Router
-from polynya.front.http.protocol.settings import HANDSHAKES_MAX, HttpSettings
+from polynya.front.http.protocol.settings import HttpSettings
 from polynya.front.http.protocol.tail_confirmation import TailConfirmation
 from polynya.front.http.routes.table import dispatch
 from polynya.service.api import Service
@@ -81,7 +81,7 @@ class HttpFront:
         self.live: dict[Any, None] = {}  # SSE subscribers …
         self.metered: dict[Any, None] = {}  # … and those whose callers have a byte rate limit
         self.waiters: set[Any] = set()  # long-polls
-        self._complaints = LogThrottle()
+        self._log_throttle = LogThrottle()
         self.assurance = TailConfirmation(service.facts, self.spawn)
         self._lingering: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -154,9 +154,9 @@ class HttpFront:
         if self._drained is not None and not self.connections:
             self._drained.set()
 
-    def complain(self, said: str, target: str, connection: Connection) -> None:
+    def log_rate_limited(self, said: str, target: str, connection: Connection) -> None:
         """Log a client that does not read its response, at most once a minute per target."""
-        times = self._complaints.due(self.now(), said, target, connection.remote)
+        times = self._log_throttle.due(self.now(), said, target, connection.remote)
         if times:
             log.warning(said, extra={"target": target, "from": connection.remote, "unsent": connection.unread_bytes, "times": times})
 
@@ -184,7 +184,7 @@ class HttpFront:
         """Find the route and start it. Every path, including errors, responds to the exchange, now or later."""
         try:
             exchange.route, exchange.query = self.router.resolve(exchange.head.target)
-            if self.entrance is None or self.entrance.admit(self, exchange):
+            if self.entrance is None or self.entrance.authorize(self, exchange):
                 dispatch(self, exchange)
         except Exception as error:  # noqa: BLE001 (the client must get an answer; what is unexpected is logged)
             if exchange.head.method == "OPTIONS" and isinstance(error, Failure):
@@ -201,7 +201,7 @@ class HttpFront:
         """End the work of revoked principals. Their next request is authorized again."""
         for connection in self.connections:
             if connection.principal is not None and not connection.principal.alive:
-                connection.forget_repeat()
+                connection.forget_template()
         for subscriber in tuple(self.live):
             principal = subscriber.exchange.principal
             if principal is not None and not principal.alive:

@@ -66,6 +66,7 @@ class Attach(msgspec.Struct, array_like=True, gc=False):
     group: int
     name: str
     local: bool = False
+    numbers: bool = False  # of ATTACH: the events need no payload; an older node sends it
 
 
 class Query(msgspec.Struct, array_like=True, gc=False):

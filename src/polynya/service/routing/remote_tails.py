@@ -8,6 +8,7 @@ from copy import copy
 from typing import Protocol
 
 import msgspec
+from msgspec import structs
 
 from polynya.base.errors import Unavailable
 from polynya.service.api import Facts, LiveEvent, Refusal, Sink
@@ -50,10 +51,12 @@ class _Tail:
 class RemoteTails:
     """The subscriptions of this core to tails on other cores."""
 
-    def __init__(self, transport: TailTransport, *, local: bool = False) -> None:
-        """Create the subscriptions. `local`: the other core attaches with its own state, without contacting the leader."""
+    def __init__(self, transport: TailTransport, *, local: bool = False, numbers: bool = False) -> None:
+        """Create the subscriptions. `local`: the other core attaches with its own state, without contacting the leader. `numbers`: the events
+        carry no payload."""
         self._transport = transport
         self._local = local
+        self._numbers = numbers
         self._tails: dict[str, _Tail] = {}
         self._names: dict[int, str] = {}
         self._feeds = Feeds()
@@ -68,7 +71,7 @@ class RemoteTails:
         if tail is None:
             tail = self._tails[name] = _Tail()
             tail.waiting.append((future, sink))
-            body = messages.encode(messages.Attach(group, name, self._local))
+            body = messages.encode(messages.Attach(group, name, self._local, self._numbers))
             try:
                 tail.subscription = self._transport.subscribe(
                     core, messages.ATTACH, body, lambda item: self._item(name, tail, item), lambda error: self._ended(name, tail, error)
@@ -141,12 +144,15 @@ class RemoteTails:
 class _PushSink:
     """The sink for all live readers of one stream on another core."""
 
-    __slots__ = ("_push",)
+    __slots__ = ("_numbers", "_push")
 
-    def __init__(self, push: TailPush) -> None:
+    def __init__(self, push: TailPush, *, numbers: bool) -> None:
         self._push = push
+        self._numbers = numbers
 
     def live(self, event: LiveEvent) -> None:
+        if self._numbers:
+            event = structs.replace(event, payload=b"", frames={})
         self._push.item(messages.encode(event))
         if event.gone or event.cut:
             self._push.end()
@@ -158,7 +164,7 @@ def serve_tails(transport: TailTransport, local: LocalGroups) -> None:
     waiting: set[asyncio.Task[None]] = set()
 
     def attach(question: messages.Attach, push: TailPush) -> None:
-        sink = _PushSink(push)
+        sink = _PushSink(push, numbers=question.numbers)
         found = local.attach(question.group, question.name, sink, local=question.local)
         if isinstance(found, Facts):
             uid = found.uid

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
+from itertools import product
 from typing import Any, Protocol
 
 import msgspec
@@ -14,17 +15,18 @@ from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
 from polynya.base.names import group_of
 from polynya.replica.log import decode_command, encode_command
-from polynya.service.api import DoneAll, Facts, Page, ReadQuery, Refusal, Sink, Span, Trimmed, TrimQuery
+from polynya.service.api import AppendTo, DoneAll, Facts, Page, ReadQuery, Refusal, Sink, Span, Trimmed, TrimQuery
 from polynya.service.routing import messages, relay
 from polynya.service.routing.bundles import Bundles, handler_of
 from polynya.service.routing.fan_out import ReplicaFanOut
 from polynya.service.routing.forwarding import LOOK_SECONDS, PATIENCE_SECONDS, Forwarding
 from polynya.service.routing.outcomes import Outcomes
 from polynya.service.routing.remote_tails import RemoteTails, TailTransport, serve_tails
+from polynya.service.streams.appends import Appender
 from polynya.service.streams.forks import create_fork
 from polynya.service.streams.local import LocalGroups
 from polynya.service.streams.retention import set_bucket, trim
-from polynya.stream.commands import Append, Command, Create, Retention
+from polynya.stream.commands import Command, Create, Retention
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.rules.tables import Lag, Table
 from polynya.wal import DiskFull
@@ -56,14 +58,15 @@ class NodeService:
         self._routes: dict[str, int] = {}
         self.hint: Callable[[str], str] | None = None  # returns the URL of the node that leads a stream's group, unless it is this one
         self.flush_here: Callable[[str], Awaitable[None]] = _nothing_to_flush
-        self._tails = RemoteTails(transport) if transport is not None else None
-        self._local_tails = RemoteTails(transport, local=True) if transport is not None else None
+        self._tails: dict[tuple[bool, bool], RemoteTails] = {}  # by the arguments of `attach`: local, numbers
         self._forwarding: Forwarding | None = None
         self._bundles: Bundles | None = None
         self._machines = local.machines  # of the local groups
         self._places = ReplicaFanOut(local, core, cores)
         local.parents = self
         if transport is not None:
+            for local_reads, numbers in product((False, True), repeat=2):
+                self._tails[local_reads, numbers] = RemoteTails(transport, local=local_reads, numbers=numbers)
             self._register(transport)
 
     def join(self, forwarding: Forwarding) -> None:
@@ -93,20 +96,19 @@ class NodeService:
         found: Facts | Refusal = await self._at_replica(group, messages.FACTS, question, self._facts_here, local=local)
         return found
 
-    def propose(self, name: str, command: Command, done: Done) -> None:
+    def appender(self, name: str) -> AppendTo:
         group = self._routes.get(name) or self.group_of(name)
         if self._forwarding is not None:
-            self._forwarding.propose(group, command, done)
-        elif group % self._cores == self._core:
-            if type(command) is Append:
-                self.local.propose_append(group, command, done)
-            else:
-                self.local.propose(group, command, done)
-        else:
-            self._propose_at(group, command, done)
+            return partial(self._forwarding.propose, group)
+        if group % self._cores == self._core:
+            return Appender(self.local.appends, group).append
+        return partial(self._propose_at, group)
+
+    def propose(self, name: str, command: Command, done: Done) -> None:
+        self.propose_to(self.group_of(name), command, done)
 
     def propose_to(self, group: int, command: Command, done: Done) -> None:
-        """Propose a command that names no stream, by group number."""
+        """Propose a command by group number; it may name no stream."""
         if self._forwarding is not None:
             self._forwarding.propose(group, command, done)
         elif group % self._cores == self._core:
@@ -141,9 +143,7 @@ class NodeService:
         return reply
 
     def read_nowait(self, query: ReadQuery) -> Page | Refusal | None:
-        group = self.group_of(query.name)
-        if group not in self._machines or not (self.local.fit(group) if query.local else self.local.readable(group)):
-            return None
+        group = self._routes.get(query.name) or self.group_of(query.name)
         return self.local.read_nowait(group, query)
 
     async def read(self, query: ReadQuery) -> Page | Refusal:
@@ -167,7 +167,7 @@ class NodeService:
         found: tuple[int, int] = await self._at_replica(uid >> 48, messages.PLACE_OF_TIME, question, self._place_of_time_here)
         return found
 
-    async def attach(self, name: str, sink: Sink, *, local: bool = False) -> Facts | Refusal:
+    async def attach(self, name: str, sink: Sink, *, local: bool = False, numbers: bool = False) -> Facts | Refusal:
         group = self.group_of(name)
 
         async def here() -> Facts | Refusal:
@@ -175,16 +175,13 @@ class NodeService:
             return self.local.attach(group, name, sink, local=local)
 
         async def there(place: int) -> Facts | Refusal:
-            tails = self._local_tails if local else self._tails
-            assert tails is not None
-            return await tails.attach(place, group, name, sink)
+            return await self._tails[local, numbers].attach(place, group, name, sink)
 
         return await self._places.ask(group, here, there, local=local)
 
     def detach(self, uid: int, sink: Sink) -> None:
-        for tails in (self._tails, self._local_tails):
-            if tails is not None:
-                tails.detach(uid, sink)
+        for tails in self._tails.values():
+            tails.detach(uid, sink)
         if uid >> 48 in self._machines:
             self.local.detach(uid, sink)
 
@@ -341,9 +338,7 @@ class NodeService:
 
     def _register(self, transport: CoreTransport) -> None:
         transport.on(messages.PROPOSE, self._on_propose)
-        transport.on(
-            messages.PROPOSE_ALL, handler_of(self._leads, self._leader_of, self.local.propose_append, self.local.now_ms, self._came)
-        )
+        transport.on(messages.PROPOSE_ALL, handler_of(self._leads, self._leader_of, self.local.propose, self.local.now_ms, self._came))
         serve_tails(transport, self.local)
         self._on_async(transport, messages.FACTS, messages.Attach, self._facts_here)
         self._on_async(transport, messages.READ, messages.Query, self._read_here)

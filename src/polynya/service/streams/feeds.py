@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Iterable
 from contextlib import suppress
 
 from polynya.service.api import LiveEvent, Sink
-from polynya.stream.commands import Append, Command, Delete, Expire, Produce
-from polynya.stream.replies import Code, Reply
+from polynya.stream.state.effects import TailMoved
 
 log = logging.getLogger("polynya.service")
 
@@ -41,15 +40,14 @@ class Feeds:
             if not sinks:
                 del self.sinks[uid]
 
-    def applied(self, command: Command, reply: Reply, known: Callable[[], bool] = lambda: True) -> None:
-        """Publish an applied command, before its writer gets the reply. `known`: return True if no later record is acknowledged on any
+    def moved(self, effects: Iterable[TailMoved], *, known: bool) -> None:
+        """Publish the effects of applied commands, before their writers get the replies. `known`: no later record is acknowledged on any
         node."""
-        if reply.uid not in self.sinks:
-            return
-        if isinstance(command, Append | Produce) and reply.code == Code.OK:
-            self._publish(_append_event(command, reply, known=known()))
-        elif isinstance(command, Delete | Expire) and reply.code == Code.OK:
-            self.end(reply.uid, reply.record, reply.byte)
+        for effect in effects:
+            if effect.gone:
+                self.end(effect.uid, effect.record, effect.byte)
+            elif effect.uid in self.sinks:
+                self._publish(_event_of(effect, known=known))
 
     def end(self, uid: int, record: int, byte: int) -> None:
         """Send the sinks of a deleted or expired stream their last event, and detach them."""
@@ -80,19 +78,16 @@ class Feeds:
                     sink.live(LiveEvent(event.uid, 0, 0, 0, 0, 0, b"", cut=True))
 
 
-def _append_event(command: Append | Produce, reply: Reply, *, known: bool) -> LiveEvent:
-    batch = command.batch
-    known = known or reply.closed
-    if batch is None:
-        return LiveEvent(reply.uid, reply.record, reply.byte, reply.record, reply.byte, 0, b"", closed=reply.closed, known=known)
+def _event_of(effect: TailMoved, *, known: bool) -> LiveEvent:
+    batch = effect.batch
     return LiveEvent(
-        reply.uid,
-        reply.record - batch.records,
-        reply.byte - len(batch.payload),
-        reply.record,
-        reply.byte,
-        batch.encoding,
-        batch.payload,
-        closed=reply.closed,
-        known=known,
+        effect.uid,
+        effect.begin_record,
+        effect.begin_byte,
+        effect.record,
+        effect.byte,
+        0 if batch is None else batch.encoding,
+        b"" if batch is None else batch.payload,
+        closed=effect.closed,
+        known=known or effect.closed,
     )

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Container, Iterable, Iterator
-from functools import partial
 from typing import cast
 
 from msgspec import structs
 
 from polynya.base.errors import NotLeader, Unavailable
-from polynya.base.limits import HOT_BYTES_PER_CORE, PAGE_BYTES_MAX
+from polynya.base.limits import PAGE_BYTES_MAX
 from polynya.base.names import group_of
 from polynya.cold import FaultedStreams, PackGone
 from polynya.service.api import Facts, Page, Position, ReadQuery, Refusal, Sink, Span, facts_of
 from polynya.service.routing.messages import LagQuery
 from polynya.service.streams import time_index
+from polynya.service.streams.appends import Appends, HotMemory
 from polynya.service.streams.dependencies import Agreement, ColdReader, ParentReader, Proposer
 from polynya.service.streams.feeds import Feeds
 from polynya.service.streams.lifetimes import Lifetimes, found_in_grace
@@ -40,8 +40,7 @@ from polynya.stream.commands import (
 from polynya.stream.machine import Machine
 from polynya.stream.read_plan import ColdPiece, HotPiece, Inherited, ReadPlan, ReadRefused, cut
 from polynya.stream.replies import Code, Done, Reply
-from polynya.stream.rules.eviction import ghost_of, where_of
-from polynya.stream.rules.repeats import adds_nothing
+from polynya.stream.rules.eviction import evicted_view, where_of
 from polynya.stream.rules.tables import Lag, Table, lag_of
 from polynya.stream.state.model import ColdSlice, Stream
 
@@ -65,20 +64,18 @@ class LocalGroups:
         self.cold: ColdReader | None = None
         self.parents: ParentReader | None = None
         self.lifetimes = Lifetimes(machines, self.feeds, proposer.propose, now_ms)
-        self.hot_bytes = sum(machine.hot_bytes for machine in machines.values())  # of the core, after the last turn
-        self.hot_bytes_max = max(HOT_BYTES_PER_CORE, hot_bytes_max)
-        self.turns = 0  # grows with each turn that applied a command; unchanged means nothing to scan
-        self.hot_refused = 0
-        self.store_is_full: Callable[[], bool] = lambda: False
         self.trims = TrimCounters()
         self._proposer = proposer
-        self._group_hot_bytes_max = hot_bytes_max
         self._history = history
         self._groups = groups
         self.recalls = Rehydration(machines, proposer.propose, self._propose_again, now_ms)
         self.faulted = FaultedStreams(machines)
-        self.faulted.changed = self.turned
+        self.faulted.changed = self._changed
+        self.memory = HotMemory(machines, self.faulted, proposer, hot_bytes_max)
+        self.appends = Appends(machines, proposer, self, self.memory, self.faulted, self.recalls)
         self._names = SortedNames(name for machine in machines.values() for name in _live_names(machine))
+        for machine in machines.values():
+            machine.watched = self.feeds.sinks
         self._unsettled: dict[str, int] = {}  # names with a create or delete in flight
         self._waiting_creates: list[tuple[int, Create, Done]] = []
 
@@ -118,9 +115,10 @@ class LocalGroups:
         """Add a group, or replace its state with that from another node. Live readers resume on the new state."""
         self.remove(group)
         self.machines[group] = machine
+        machine.watched = self.feeds.sinks
         for name in _live_names(machine):
             self._names.add(name)
-        self.turned()
+        self._changed()
 
     def remove(self, group: int) -> None:
         """Remove a group from this core."""
@@ -134,7 +132,7 @@ class LocalGroups:
         for each in [each for each in self._waiting_creates if each[0] == group]:  # this core may never see the decision
             self._waiting_creates.remove(each)
             each[2](NotLeader(0))
-        self.turned()
+        self._changed()
 
     def cut_readers(self, group: int) -> None:
         """Disconnect the live readers of a group, so that they resume."""
@@ -156,12 +154,12 @@ class LocalGroups:
         return machine
 
     def find(self, group: int, name: str) -> Stream | Refusal:
-        """Return the live stream, or why it cannot be found; for an evicted one its `eviction.ghost_of`. Raises Unavailable when the
+        """Return the live stream, or why it cannot be found; for an evicted one its `eviction.evicted_view`. Raises Unavailable when the
         group has left."""
-        machine = self.here(group)
-        stream = machine.lookup(name)
+        machine = self.machines.get(group) or self.here(group)
+        stream = machine.streams.get(name)
         if stream is None:
-            return ghost_of(machine, name) or _NOT_FOUND
+            return evicted_view(machine, name) or _NOT_FOUND
         if stream.deleted:
             return _GONE
         if (stream.ttl_seconds is not None or stream.expires_at_ms is not None) and self._expired(machine, group, stream):
@@ -220,7 +218,7 @@ class LocalGroups:
     def propose(self, group: int, command: Command, done: Done) -> None:
         """Propose to the log, unless committed state allows a definite refusal."""
         if type(command) is Append or type(command) is Produce:  # stamped in this pass of the loop
-            self.propose_append(group, command, done)
+            self.appends.propose(group, command, done)
             return
         if group not in self.machines:  # the group left while the command waited
             done(NotLeader(0))
@@ -228,6 +226,7 @@ class LocalGroups:
         command = self.stamped(command)
         machine = self.machines[group]
         if isinstance(command, Evict):
+            self.appends.epoch += 1
             command = self.recalls.only_present(machine, command)
         if machine.evicted or self.recalls.racing or isinstance(command, Evict):
             ready = self.recalls.before(group, machine, command, done)
@@ -239,7 +238,7 @@ class LocalGroups:
         elif isinstance(command, Delete):
             self._propose_delete(group, command, done)
         elif isinstance(command, PinSource):
-            self._judge_time(group, machine.lookup(command.name))
+            self.judge_time(group, machine.lookup(command.name))
             self._proposer.propose(group, command, done)
         else:
             self._proposer.propose(group, command, done)
@@ -255,41 +254,14 @@ class LocalGroups:
         """Stamp the command with this core's log time, which never goes back. It may come from another core or have waited."""
         return structs.replace(command, now_ms=self.now_ms()) if "now_ms" in command.__struct_fields__ else command
 
-    def propose_append(self, group: int, command: Append | Produce, done: Done) -> None:
-        machine = self.machines[group]
-        stream = machine.streams.get(command.name)
-        if stream is None:
-            if command.name in machine.evicted:
-                self.recalls.hold(group, command.name, command, done)
-                return
-            if command.name not in self._unsettled and self.readable(group):
-                done(Reply(Code.NOT_FOUND))
-                return
-        elif stream.ttl_seconds is not None or stream.expires_at_ms is not None:
-            self._judge_time(group, stream)
-        elif self.recalls.racing and command.name in self.recalls.racing:
-            self.recalls.hold(group, command.name, command, done)
-            return
-        if self.faulted.by_uid and stream is not None and stream.uid in self.faulted and not adds_nothing(stream, command):
-            done(Reply(Code.STREAM_FAULTED))
-            return
-        batch = command.batch
-        size = 0 if batch is None else len(batch.payload)
-        more = self._proposer.inflight_bytes + size
-        roomy = self.hot_bytes + more <= self.hot_bytes_max and machine.hot_bytes + more <= self._group_hot_bytes_max
-        if roomy or not size or self._has_room(group, size) or adds_nothing(stream, command):
-            self._proposer.propose(group, command, done)
-        else:
-            self._refuse_hot(size, done)
-
     def _propose_create(self, group: int, command: Create, done: Done) -> None:
         machine = self.machines[group]
         batch = command.batch
-        if batch is not None and not self._has_room(group, len(batch.payload)):
-            self._refuse_hot(len(batch.payload), done)
+        if batch is not None and not self.memory.has_room(group, len(batch.payload)):
+            self.memory.refuse(len(batch.payload), done)
             return
         stream = machine.lookup(command.name)
-        self._judge_time(group, stream)
+        self.judge_time(group, stream)
         if stream is not None and not stream.deleted and self.lifetimes.is_in_grace(machine, stream):
             self._find_in_grace(group, stream, command, done)
             return
@@ -320,27 +292,10 @@ class LocalGroups:
         if stream is None and command.name not in self._unsettled and self.readable(group):
             done(Reply(Code.NOT_FOUND))
             return
-        self._judge_time(group, stream)
+        self.judge_time(group, stream)
         self._propose_settling(group, command, done)
 
-    def _has_room(self, group: int, size: int) -> bool:
-        """Report whether this append fits into the limits of hot bytes, counting bytes in flight to the journal."""
-        inflight = self._proposer.inflight_bytes
-        if self.hot_bytes + inflight + size > self.hot_bytes_max:
-            return False
-        room = self._group_hot_bytes_max - self.machines[group].hot_bytes + self.faulted.bytes_of(group) - size
-        return room >= inflight or (room >= 0 and room >= self._proposer.inflight_bytes_of(group))
-
-    def _refuse_hot(self, size: int, done: Done) -> None:
-        """Refuse with a retryable code, or for good if no flush can make enough room."""
-        bound = min(self._group_hot_bytes_max, self.hot_bytes_max)
-        if size > bound:
-            done(Reply(Code.APPEND_EXCEEDS_MEMORY_LIMIT, byte=bound))
-        else:
-            self.hot_refused += 1
-            done(Reply(Code.MEMORY_PRESSURE, detail=self.store_is_full() or None))
-
-    def _judge_time(self, group: int, stream: Stream | None) -> None:
+    def judge_time(self, group: int, stream: Stream | None) -> None:
         """Log unlogged reads and the expiry of the stream before the command that depends on them."""
         if stream is not None and not stream.deleted and (stream.ttl_seconds is not None or stream.expires_at_ms is not None):
             self.lifetimes.log_before_end(group, stream)
@@ -369,12 +324,14 @@ class LocalGroups:
             del self._unsettled[name]
 
     def applied(self, group: int, command: Command, reply: Reply) -> None:
-        """Handle an applied command before its writer gets the reply."""
+        """Handle an applied command before its writer gets the reply. An append matters only where its stream has live readers."""
         kind = type(command)
-        if self.feeds.sinks:
-            self.feeds.applied(command, reply, partial(self.readable, group))
+        machine = self.machines.get(group)
+        if machine is not None and machine.effects:
+            self.feeds.moved(machine.take_effects(), known=self.readable(group))
         if kind is Append or kind is Produce:
             return
+        self.appends.epoch += 1
         if kind is Create:
             if reply.code == Code.CREATED:
                 self._names.add(cast("Create", command).name)
@@ -391,10 +348,15 @@ class LocalGroups:
             for where, create, done in waiting:
                 self.propose(where, create, done)
 
-    def turned(self) -> None:
-        """Update the totals after each turn."""
-        self.turns += 1
-        self.hot_bytes = sum([machine.hot_bytes for machine in self.machines.values()]) - self.faulted.bytes
+    @property
+    def turns(self) -> int:
+        """A number that grows with each turn that applied a command; unchanged means nothing to scan."""
+        return self.memory.turns
+
+    def _changed(self) -> None:
+        """Handle a group that came or went, or a fault of a stream."""
+        self.appends.epoch += 1
+        self.memory.measure()
 
     def sweep(self) -> None:
         """Expire streams that no request has found. Call this about once a second."""
@@ -405,8 +367,10 @@ class LocalGroups:
     # --- reads -----------------------------------------------------------------------------------------------------------------
 
     def read_nowait(self, group: int, query: ReadQuery) -> Page | Refusal | None:
-        """Return None when a part of the page is not in local memory."""
-        if query.record == Position.AT_TIME:
+        """Return None when the group's local state may not serve it, or a part of the page is not in local memory."""
+        if query.record == Position.AT_TIME or group not in self.machines:
+            return None
+        if self.agreement is not None and not (self.fit(group) if query.local else self.readable(group)):
             return None
         planned = self._plan(group, query)
         if planned is None or isinstance(planned, Refusal):
@@ -511,11 +475,15 @@ class LocalGroups:
         stream = self.find(group, query.name)
         if not isinstance(stream, Stream):
             return stream
-        if where_of(stream) is not None and not (query.record == Position.NOW or query.record >= stream.next_record):
+        if (
+            stream.extras is not None
+            and where_of(stream) is not None
+            and not (query.record == Position.NOW or query.record >= stream.next_record)
+        ):
             if copy is None:
                 return None
             stream = copy
-        if query.touch:
+        if query.touch and stream.ttl_seconds is not None:
             self.lifetimes.touch(group, stream)
         plan = self.machines[group].plan_read(
             stream, query.record, query.byte, bytes_max=min(query.bytes_max, PAGE_BYTES_MAX), whole_records=query.whole_records
@@ -525,7 +493,7 @@ class LocalGroups:
                 tail = (stream.next_record, stream.next_byte)
                 return stream, ReadPlan([], *tail, *tail, True)
             return Refusal(plan.code, plan.record, plan.byte)
-        return stream, self.faulted.readable(stream.uid, plan)
+        return stream, self.faulted.readable(stream.uid, plan) if self.faulted.by_uid else plan
 
     def _page(self, stream: Stream, plan: ReadPlan, spans: list[Span], *, known: bool) -> Page:
         return Page(

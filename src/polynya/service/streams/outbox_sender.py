@@ -9,7 +9,6 @@ from itertools import takewhile
 from polynya.base.errors import PolynyaError
 from polynya.service.routing.service import NodeService
 from polynya.stream.commands import Acknowledge, Command, ConfirmPin, RefuseAttempt, ReleasePack, Unpin
-from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
 
 PIN_PATIENCE_MS = 60_000  # an older unconfirmed pin has lost its coordinator, which may need long reads from the object store …
@@ -27,13 +26,9 @@ class OutboxSender:
         self.failures = 0
         self.contained: Callable[[int], int] | None = None  # group → last message up to which pack releases may be sent
 
-    @property
-    def _machines(self) -> dict[int, Machine]:
-        return self._service.local.led
-
     def pump(self) -> None:
         """Send the new outbox messages. Cheap when there are none."""
-        for group, machine in self._machines.items():
+        for group, machine in self._service.local.led.items():
             begin = self._pumped.get(group, 0)
             if machine.message_counter > begin:
                 self._pumped[group] = machine.message_counter
@@ -41,10 +36,10 @@ class OutboxSender:
 
     async def sweep(self) -> None:
         """Retry failed messages, and decide the pins whose coordinator is gone."""
-        for group, machine in self._machines.items():
+        for group, machine in self._service.local.led.items():
             self._send_all(group, list(machine.outbox))
         now_ms = self._service.now_ms()
-        for group, machine in tuple(self._machines.items()):
+        for group, machine in tuple(self._service.local.led.items()):
             for attempt, uid in tuple(machine.unconfirmed.items()):
                 source = machine.by_uid.get(uid)
                 pin = source.pins.get(attempt) if source is not None and source.pins else None

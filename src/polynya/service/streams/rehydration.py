@@ -25,7 +25,7 @@ from polynya.service.streams.dependencies import StateReader
 from polynya.stream.commands import Append, ClaimRanges, Command, Create, Evict, LinkSubscription, Produce, Return, Trim
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
-from polynya.stream.rules.eviction import ghost_of, needed_by, slice_of, whole_of
+from polynya.stream.rules.eviction import evicted_view, needed_by, slice_of, whole_of
 from polynya.stream.state.model import Stream
 
 log = logging.getLogger("polynya.service")
@@ -245,7 +245,7 @@ class Rehydration:
     async def _read(self, group: int, name: str) -> tuple[Stream, bytes, Stream] | None:
         """Return the in-memory part, the state bytes, and the stream built from both."""
         machine = self._machines.get(group)
-        ghost = None if machine is None else ghost_of(machine, name)
+        ghost = None if machine is None else evicted_view(machine, name)
         if machine is None or ghost is None:
             return None
         if self.states is None:
@@ -253,10 +253,10 @@ class Rehydration:
         try:
             state = await self.states.state(slice_of(machine, ghost))
         except PackGone:
-            if self._machines.get(group) is machine and ghost_of(machine, name) == ghost:
+            if self._machines.get(group) is machine and evicted_view(machine, name) == ghost:
                 raise CorruptData(f"the state of the evicted stream {spelled_name(name)} is missing in the object store") from None
             return None  # the stream was rehydrated, and its block released
-        if self._machines.get(group) is not machine or ghost_of(machine, name) != ghost:
+        if self._machines.get(group) is not machine or evicted_view(machine, name) != ghost:
             return None
         return ghost, state, whole_of(ghost, state)
 

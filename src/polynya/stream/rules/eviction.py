@@ -84,7 +84,7 @@ def is_evictable(stream: Stream) -> bool:
     lags."""
     return (
         stream.hot is None
-        and stream.front is None
+        and stream.extras is None
         and stream.ttl_seconds is None
         and stream.expires_at_ms is None
         and stream.links is None
@@ -138,7 +138,7 @@ def apply_evict(machine: Machine, command: Evict, place: int) -> Reply:
     # A standalone node gets no `SetLevel`: an earlier release must not read data written from now on.
     machine.level = max(machine.level, level_of(Evict))
     reply = machine.take_slots(command.pack, machine.group, command.now_ms, (_evict(machine, command, slot) for slot in command.slots))
-    machine.make_small(len(reply.detail))
+    machine.compact_dicts(len(reply.detail))
     return reply
 
 
@@ -198,8 +198,8 @@ def stubs(machine: Machine) -> Iterator[tuple[str, EvictedView]]:
             yield name, stub
 
 
-def ghost_of(machine: Machine, name: str) -> Stream | None:
-    """Return an evicted stream as known without its state: facts, tail, and the location of the state in `front`."""
+def evicted_view(machine: Machine, name: str) -> Stream | None:
+    """Return an evicted stream as known without its state: facts, tail, and the location of the state in `extras`."""
     stub = stub_of(machine, name)
     return None if stub is None else _ghost(name, stub)
 
@@ -221,13 +221,13 @@ def _ghost(name: str, stub: EvictedView) -> Stream:
         stub.closed,
         stream_seq=stub.stream_seq,
         tables={stub.table: TableClaim(stub.next_record, stub.next_record, 0)} if stub.table else None,
-        front=StreamExtras(evicted=Evicted(stub.pack, stub.offset, stub.length, stub.crc, oldest_ms)),
+        extras=StreamExtras(evicted=Evicted(stub.pack, stub.offset, stub.length, stub.crc, oldest_ms)),
     )
 
 
 def stream_or_ghost(machine: Machine, key: int | str) -> Stream | None:
     """Return a stream by uid, or an evicted one by name (without its state), or None."""
-    return machine.by_uid.get(key) if isinstance(key, int) else ghost_of(machine, key)
+    return machine.by_uid.get(key) if isinstance(key, int) else evicted_view(machine, key)
 
 
 def ghosts(machine: Machine) -> Iterator[Stream]:
@@ -237,7 +237,7 @@ def ghosts(machine: Machine) -> Iterator[Stream]:
 
 def where_of(stream: Stream) -> Evicted | None:
     """Return the location of an evicted stream's state, or None for a stream that is not evicted."""
-    return None if stream.front is None else stream.front.evicted
+    return None if stream.extras is None else stream.extras.evicted
 
 
 def adopt(machine: Machine, ghost: Stream, where: Evicted) -> None:

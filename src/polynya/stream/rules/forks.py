@@ -15,7 +15,7 @@ from polynya.stream.commands import Acknowledge, ConfirmPin, Encoding, PinSource
 from polynya.stream.read_plan import AT_BYTE, ReadRefused, locate
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.lifetimes import cut_to_pins, is_surely_expired, remove, tail_reply
-from polynya.stream.rules.trimming import release_front
+from polynya.stream.rules.trimming import release_trimmed
 from polynya.stream.rules.writes import media_type, other_type
 from polynya.stream.state import index, record_gaps
 from polynya.stream.state.model import Pin, Stream
@@ -175,7 +175,7 @@ def apply_unpin(machine: Machine, command: Unpin, place: int) -> Reply:
     elif stream.deleted:
         cut_to_pins(machine, stream, command.now_ms)
     if stream.first_record and stream.uid in machine.by_uid:
-        release_front(machine, stream, command.now_ms)
+        release_trimmed(machine, stream, command.now_ms)
     return reply
 
 

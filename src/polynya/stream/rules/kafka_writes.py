@@ -14,6 +14,7 @@ from polynya.stream.replies import Code, Reply
 from polynya.stream.rules import producers
 from polynya.stream.rules.lifetimes import is_surely_expired, tail_reply
 from polynya.stream.rules.writes import add_batch
+from polynya.stream.state.effects import TailMoved
 from polynya.stream.state.feature_level import level_of
 from polynya.stream.state.model import Stream
 
@@ -43,6 +44,10 @@ def apply_produce(machine: Machine, command: Produce, place: int) -> Reply:
     machine.changes.streams.add(stream.uid)
     add_batch(machine, stream, command, batch, place)
     stream.activity_ms = command.now_ms
+    if stream.uid in machine.watched:
+        begin = stream.next_byte - len(batch.payload)
+        tail = (stream.next_record, stream.next_byte)
+        machine.effects.append(TailMoved(stream.uid, record, begin, *tail, batch, stream.closed))
     return Reply(Code.OK, stream.uid, stream.next_record, stream.next_byte, stream.closed, first_record=record)
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from polynya.stream.commands import Delete, Expire, Touch, Unpin
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.trimming import past_of, release_front, release_past
+from polynya.stream.rules.trimming import past_of, release_past, release_trimmed
 from polynya.stream.state import index
+from polynya.stream.state.effects import TailMoved
 from polynya.stream.state.model import Stream
 from polynya.stream.subscriptions.links import forget_stream
 
@@ -53,7 +54,8 @@ def apply_delete(machine: Machine, command: Delete, place: int) -> Reply:
     if command.incarnation and command.incarnation != stream.uid:
         return tail_reply(Code.INCARNATION, stream)
     reply = tail_reply(Code.OK, stream)
-    let_go(machine, stream, command.now_ms)
+    release(machine, stream, command.now_ms)
+    _tell_gone(machine, reply)
     return reply
 
 
@@ -69,8 +71,15 @@ def apply_expire(machine: Machine, command: Expire, place: int) -> Reply:
     if not is_expired(stream, command.now_ms) or (stream.expires_at_ms is None and stream.activity_ms > command.activity_ms):
         return tail_reply(Code.ACTIVE, stream)
     reply = tail_reply(Code.OK, stream)
-    let_go(machine, stream, command.now_ms)
+    release(machine, stream, command.now_ms)
+    _tell_gone(machine, reply)
     return reply
+
+
+def _tell_gone(machine: Machine, reply: Reply) -> None:
+    if reply.uid in machine.watched:
+        at = (reply.record, reply.byte)
+        machine.effects.append(TailMoved(reply.uid, *at, *at, gone=True))
 
 
 def apply_touch(machine: Machine, command: Touch, place: int) -> Reply:
@@ -83,7 +92,7 @@ def apply_touch(machine: Machine, command: Touch, place: int) -> Reply:
     return Reply(Code.OK)
 
 
-def let_go(machine: Machine, stream: Stream, now_ms: int) -> None:
+def release(machine: Machine, stream: Stream, now_ms: int) -> None:
     """Delete the stream: softly while forks need it, else at once."""
     machine.changes.streams.add(stream.uid)
     if stream.links is not None:
@@ -115,7 +124,7 @@ def cut_to_pins(machine: Machine, stream: Stream, now_ms: int) -> None:
             machine.drop_slice(number, now_ms)
         stream.cold = index.cut(stream.cold, 0, first) or None
     if past_of(stream):
-        release_front(machine, stream, now_ms)
+        release_trimmed(machine, stream, now_ms)
 
 
 def remove(machine: Machine, stream: Stream, now_ms: int) -> None:
@@ -135,5 +144,5 @@ def remove(machine: Machine, stream: Stream, now_ms: int) -> None:
     if fork is None:
         return
     machine.refuse_attempt(fork.attempt)  # the attempt succeeded: a late repeat must not create the fork again
-    if stream.front is None or not stream.front.detached:
+    if stream.extras is None or not stream.extras.detached:
         machine.send(fork.source_uid >> 48, Unpin(fork.source_uid, fork.attempt, now_ms))

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from polynya.stream.commands import ColdSlice, PackDeleted, PackWritten, PublishSlices, ReleasePack, ReplaceSlices
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.trimming import release_front
+from polynya.stream.rules.trimming import release_trimmed
 from polynya.stream.state import index
 from polynya.stream.state.model import Pack, Stream
 
@@ -46,7 +46,7 @@ def _publish(machine: Machine, command: PublishSlices, uid: int, cold: ColdSlice
     entry = index.packed(cold, machine.hold_slice(cold.pack, command.home_group), largest_ms)
     stream.cold = index.appended(stream.cold, entry)
     if stream.first_record > cold.record:
-        release_front(machine, stream, command.now_ms)
+        release_trimmed(machine, stream, command.now_ms)
     return True
 
 

@@ -12,7 +12,7 @@ from polynya.stream.commands import BucketRetention, Retention, SetRetention
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.eviction import where_of
 from polynya.stream.rules.lifetimes import is_surely_expired, tail_reply
-from polynya.stream.rules.trimming import Boundary, front_of, tidy
+from polynya.stream.rules.trimming import Boundary, extras_of, tidy
 from polynya.stream.state import index
 from polynya.stream.state.model import Stream
 
@@ -65,17 +65,17 @@ def apply_bucket_retention(machine: Machine, command: BucketRetention, place: in
 def set_retention(machine: Machine, stream: Stream, retention: Retention | None) -> None:
     """Set or (None) clear the stream's own retention."""
     if retention is not None:
-        front_of(stream).retention = retention
+        extras_of(stream).retention = retention
         machine.retaining[stream.uid] = stream
-    elif stream.front is not None:
-        stream.front.retention = None
+    elif stream.extras is not None:
+        stream.extras.retention = None
         machine.retaining.pop(stream.uid, None)
         tidy(stream)
 
 
 def retention_of(stream: Stream) -> Retention | None:
     """Return the stream's own retention, or None."""
-    return stream.front.retention if stream.front is not None else None
+    return stream.extras.retention if stream.extras is not None else None
 
 
 def cut_of(stream: Stream, retention: Retention, now_ms: int) -> RetentionCut:

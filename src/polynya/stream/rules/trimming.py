@@ -45,7 +45,7 @@ def _trim(machine: Machine, uid: int, cut: Boundary, now_ms: int) -> tuple[int, 
         machine.changes.streams.add(uid)
         if stream.links is not None:
             note_trim(machine.subscriptions, stream)
-        release_front(machine, stream, now_ms)
+        release_trimmed(machine, stream, now_ms)
     return stream.first_record, stream.first_byte, stream.first_record - first, stream.first_byte - first_byte
 
 
@@ -71,43 +71,43 @@ def boundary(stream: Stream, at: Boundary) -> Boundary | None:
     return at if low[1] < byte < high[1] and byte >= stream.first_byte else None
 
 
-def release_front(machine: Machine, stream: Stream, now_ms: int) -> None:
+def release_trimmed(machine: Machine, stream: Stream, now_ms: int) -> None:
     """Release all data before the first kept record that no fork needs. Call this when that record or the pins have changed."""
     needed = _needed(stream)
     _release_cold(machine, stream, needed, now_ms)
     _release_hot(machine, stream, needed)
     fork = stream.fork
-    if fork is None or stream.first_record < fork.record or (stream.front is not None and stream.front.detached):
+    if fork is None or stream.first_record < fork.record or (stream.extras is not None and stream.extras.detached):
         return
     if not needed or needed[0][0] >= fork.record:
-        front_of(stream).detached = True
+        extras_of(stream).detached = True
         machine.send(fork.source_uid >> 48, Unpin(fork.source_uid, fork.attempt, now_ms))
 
 
 def release_past(machine: Machine, stream: Stream, now_ms: int) -> None:
     """Release the slices kept for forks alone, because the stream is being removed."""
-    if stream.front is not None and stream.front.past is not None:
-        past, stream.front.past = stream.front.past, None
+    if stream.extras is not None and stream.extras.past is not None:
+        past, stream.extras.past = stream.extras.past, None
         for number in index.pack_numbers(past):
             machine.drop_slice(number, now_ms)
 
 
 def past_of(stream: Stream) -> bytes:
     """Return the slices before the first kept record that forks need."""
-    return (stream.front.past if stream.front is not None else None) or b""
+    return (stream.extras.past if stream.extras is not None else None) or b""
 
 
-def front_of(stream: Stream) -> StreamExtras:
+def extras_of(stream: Stream) -> StreamExtras:
     """Return the stream's `StreamExtras`, created on demand."""
-    if stream.front is None:
-        stream.front = StreamExtras()
-    return stream.front
+    if stream.extras is None:
+        stream.extras = StreamExtras()
+    return stream.extras
 
 
 def tidy(stream: Stream) -> None:
     """Drop an empty `StreamExtras`."""
-    if stream.front is not None and stream.front == StreamExtras():
-        stream.front = None
+    if stream.extras is not None and stream.extras == StreamExtras():
+        stream.extras = None
 
 
 def _needed(stream: Stream) -> list[Span]:
@@ -144,7 +144,7 @@ def _release_cold(machine: Machine, stream: Stream, needed: Sequence[Span], now_
         else:
             dropped.append(number)
     if kept or old:
-        front_of(stream).past = b"".join(kept) or None
+        extras_of(stream).past = b"".join(kept) or None
         tidy(stream)
     for number in dropped:
         machine.drop_slice(number, now_ms)

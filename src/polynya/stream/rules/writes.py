@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from polynya.base.offsets import format_token
 from polynya.stream.commands import Append, Batch, Create, Fork, Produce, Retention
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.lifetimes import is_expired, is_surely_expired, let_go, tail_reply
+from polynya.stream.rules.lifetimes import is_expired, is_surely_expired, release, tail_reply
 from polynya.stream.rules.producers import accept_producer, judge_producer, last_of, producer_key, repeat_of
 from polynya.stream.rules.retention import retention_of, set_retention
+from polynya.stream.state.effects import TailMoved
 from polynya.stream.state.model import HotBatch, Stream
 from polynya.stream.subscriptions.links import link_created, note_append
 
@@ -60,6 +61,12 @@ def apply_append(machine: Machine, command: Append, place: int) -> Reply:
         stream.closed = True
         if producer is not None:
             stream.closed_by = (producer_key(producer), producer.epoch, producer.sequence)
+    if stream.uid in machine.watched:
+        size = 0 if batch is None else len(batch.payload)
+        begin = stream.next_record if batch is None else record
+        machine.effects.append(
+            TailMoved(stream.uid, begin, stream.next_byte - size, stream.next_record, stream.next_byte, batch, stream.closed)
+        )
     if producer is None:
         return Reply(0, stream.uid, stream.next_record, stream.next_byte, stream.closed, -1, -1, -1, -1, record)
     last = producer.sequence_last
@@ -141,7 +148,7 @@ def apply_create(machine: Machine, command: Create, place: int) -> Reply:
     if reply is not None:
         return reply
     if known is not None:
-        let_go(machine, known, command.now_ms)
+        release(machine, known, command.now_ms)
     stream = _new_stream(machine, command)
     batch = command.batch
     producer = command.producer

@@ -226,7 +226,7 @@ def _adopt(machine: Machine, stream: Stream, read_payload: Callable[[int, int], 
     stream.cold = index.loaded(index.joined(stream.cold) or None)
     machine.streams[stream.name] = stream
     machine.by_uid[stream.uid] = stream
-    if stream.front is not None and stream.front.retention is not None:
+    if stream.extras is not None and stream.extras.retention is not None:
         machine.retaining[stream.uid] = stream
     for attempt, pin in (stream.pins or {}).items():
         if not pin.confirmed:

@@ -78,7 +78,7 @@ class Survey:
             self.claimed[image.group] = image.claimed_jobs
         for stream in image.streams:
             fork = stream.fork
-            if fork is not None and not (stream.front is not None and stream.front.detached):
+            if fork is not None and not (stream.extras is not None and stream.extras.detached):
                 found = ForkHistory(stream.name, fork.attempt, fork.record, fork.byte, fork.first_record)
                 self.forks.setdefault(fork.source_uid, {})[fork.attempt] = found
 
@@ -95,7 +95,7 @@ class Survey:
         """Add the fork sources of a group's state. Second pass over all groups, needed only with forks."""
         for stream in image.streams:
             if stream.uid in self.forks:
-                fork = None if stream.front is not None and stream.front.detached else stream.fork
+                fork = None if stream.extras is not None and stream.extras.detached else stream.fork
                 pins = frozenset(stream.pins or ())
                 self.origins[stream.uid] = ForkOrigin(stream.first_record, stream.first_byte, stream.next_record, pins, fork)
 
@@ -148,7 +148,7 @@ def _table(table: Table, image: Image, number: int, survey: Survey, now_ms: int)
 def _fork(stream: Stream, survey: Survey) -> list[StreamLoss]:
     """Adjust a fork to a source that is missing or has fewer records."""
     fork = stream.fork
-    if fork is None or stream.first_record >= fork.record or (stream.front is not None and stream.front.detached):
+    if fork is None or stream.first_record >= fork.record or (stream.extras is not None and stream.extras.detached):
         return []
     place = survey.begin_of(fork, stream.first_record)
     if place is None:
@@ -156,8 +156,8 @@ def _fork(stream: Stream, survey: Survey) -> list[StreamLoss]:
     begin = stream.first_record
     stream.first_record, stream.first_byte = place
     if place[0] >= fork.record:
-        stream.front = stream.front or StreamExtras()
-        stream.front.detached = True
+        stream.extras = stream.extras or StreamExtras()
+        stream.extras.detached = True
     for pin in (stream.pins or {}).values():
         pin.first_record = max(pin.first_record, min(place[0], pin.record))
     return [

@@ -134,10 +134,10 @@ def _behind_a_trim(pieces: Sequence[UnnamedSlice], at: Place, ends: Sequence[int
 def _trim(image: Image, stream: Stream, at: Place) -> None:
     """Drop everything before the position, except slices that forks may need."""
     if stream.pins and stream.cold:
-        stream.front = stream.front or StreamExtras()
-        stream.front.past = index.joined(stream.front.past, stream.cold)
+        stream.extras = stream.extras or StreamExtras()
+        stream.extras.past = index.joined(stream.extras.past, stream.cold)
     else:
-        _let_go(image, stream.cold)
+        _release_slices(image, stream.cold)
     stream.cold = None
     stream.first_record, stream.first_byte = at
 
@@ -170,12 +170,12 @@ def _hold(image: Image, pack: str, home_group: int) -> int:
 
 
 def _drop(image: Image, stream: Stream) -> None:
-    _let_go(image, stream.front.past if stream.front is not None else None)
-    _let_go(image, stream.cold)
+    _release_slices(image, stream.extras.past if stream.extras is not None else None)
+    _release_slices(image, stream.cold)
     image.streams.remove(stream)
 
 
-def _let_go(image: Image, cold: index.Entries | None) -> None:
+def _release_slices(image: Image, cold: index.Entries | None) -> None:
     keys = {held.number: pack for pack, held in image.held.items()}
     for number in index.pack_numbers(cold) if cold else ():
         held = image.held[keys[number]]

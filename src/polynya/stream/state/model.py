@@ -119,5 +119,5 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     pins: dict[str, Pin] | None = None  # by attempt
     links: dict[str, Link] | None = None  # by subscription id
     tables: dict[int, TableClaim] | None = None  # by table uid
-    front: StreamExtras | None = None
+    extras: StreamExtras | None = None
     kafka: KafkaState | None = None

@@ -33,7 +33,7 @@ class _Asked(msgspec.Struct, forbid_unknown_fields=True):
     rows: int = SQL_ROWS_DEFAULT
 
 
-class QuestionRoute:
+class SqlRoute:
     """The handler of `PATH`."""
 
     def __init__(self, tables: TableRoutes, answerer: Answerer) -> None:

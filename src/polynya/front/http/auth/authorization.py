@@ -64,11 +64,10 @@ class Authorizer:
 
     # --- requests --------------------------------------------------------------------------------------------------------------
 
-    def admit(self, front: HttpFront, exchange: Exchange) -> bool:
+    def authorize(self, front: HttpFront, exchange: Exchange) -> bool:
         """Authorize a request. Return True to dispatch it now; False if it gets its response, or is dispatched, later. Raises
         `Failure`."""
         connection = exchange.connection
-        connection.admitted = False
         method, path = exchange.head.method, exchange.route.path
         if method == "OPTIONS" or is_open(path):
             return path not in _MORE_WITH_TOKEN or self._recognize(front, exchange)
@@ -88,13 +87,12 @@ class Authorizer:
         if meter is not None and (wait := meter.take(self._access.now(), len(exchange.body), paced=_is_paced(exchange))):
             self._access.counters.limited += 1
             raise Failure("RATE_LIMIT", headers=(("Retry-After", str(max(1, math.ceil(wait)))),))
-        connection.admitted = True
         if principal.limits.streams and exchange.route.kind == RouteKind.STREAM and method == "PUT":
             exchange.spawn(self._create(front, exchange, principal))
             return False
         return True
 
-    def welcomes(self, head: Head) -> bool:
+    def is_known(self, head: Head) -> bool:
         """Report whether the credentials are valid, before a large body is read."""
         path = head.target.partition("?")[0]
         if is_open(path):
@@ -185,7 +183,7 @@ class Authorizer:
         """Unbind a connection that is closed or has a new principal."""
         known, connection.principal = connection.principal, None
         connection.meter = None
-        connection.forget_repeat()
+        connection.forget_template()
         if known is not None and known.meter is not None:
             known.meter.connections -= 1
 

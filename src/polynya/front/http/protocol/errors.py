@@ -53,7 +53,7 @@ _TABLE = (
     ErrorCode("TABLE_NAME", 400, "a table name has at most 63 letters, digits and _, and does not end in __dlq"),
     ErrorCode("TABLE_PREFIX", 400, "a table's prefix must be the beginning of legal stream names"),
     ErrorCode("SQL_INVALID", 400, "the query cannot run: it is not a SELECT, reads other tables, or is invalid"),
-    ErrorCode("QUESTION_TOO_LARGE", 400, "the query exceeds its limit of time or memory; reduce it"),
+    ErrorCode("SQL_TOO_LARGE", 400, "the query exceeds its limit of time or memory; reduce it"),
     ErrorCode("UNAUTHORIZED", 401, "a token is required: Authorization: Bearer, and the token"),
     ErrorCode("TOKEN_REFUSED", 401, "the token is unknown, or no longer valid"),
     ErrorCode("TOKEN_IN_URL", 401, "access_token in a URL is accepted only for live=sse, with a token that expires within an hour"),

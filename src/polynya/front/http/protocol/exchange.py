@@ -17,8 +17,8 @@ from polynya.front.http.protocol.responses import (
     CLOSE,
     COMMON,
     KEEP_ALIVE,
+    NO_BODY,
     STATUS_LINES,
-    has_body,
     header_lines,
     owner_line,
 )
@@ -32,7 +32,7 @@ log = logging.getLogger("polynya.http")
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:=/+-]{1,128}", re.ASCII)  # accepted from a client and echoed
 
-_JOINED_BYTES_MAX = 64 * 1024
+JOINED_BYTES_MAX = 64 * 1024  # a larger body is sent without a copy
 Headers = list[tuple[str, str]]
 
 
@@ -56,12 +56,6 @@ class Exchange:
         self.query: dict[str, str]
 
     @property
-    def plain(self) -> bool:
-        """Report whether the response needs no optional headers."""
-        head = self.head
-        return self.keep_alive and not self.request_id and head.minor == 1 and "origin" not in head.headers
-
-    @property
     def base_url(self) -> str:
         headers = self.head.headers
         is_https = self.connection.front.is_tls or headers.get("x-forwarded-proto", "").lower() == "https"
@@ -78,23 +72,21 @@ class Exchange:
         """Send a complete, encoded response."""
         self.connection.send(self.number, data, close=not self.keep_alive)
 
-    def answer(self, status: int, headers: Headers, body: bytes = b"") -> None:
+    def answer(self, status: int, headers: Headers, body: bytes | memoryview = b"") -> None:
         front = self.connection.front
         front.counters.statuses[status] += 1
         if self.principal is not None:
             front.answered(self, status, len(body))
         lines = self.head_lines(status, headers)
-        if not has_body(status) or self.head.method == "HEAD":
-            self.send(lines + b"\r\n")
+        if status in NO_BODY or self.head.method == "HEAD":
+            data = lines + b"\r\n"
         else:
-            self.send(lines + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            data = lines + b"Content-Length: %d\r\n\r\n" % len(body) + body
+        self.connection.send(self.number, data, close=not self.keep_alive)
 
-    def answer_page(self, status: int, headers: Headers, parts: list[bytes | memoryview]) -> None:
-        """Respond like `answer`, but copy the parts together only when they are small."""
+    def answer_parts(self, status: int, headers: Headers, parts: list[bytes | memoryview]) -> None:
+        """Respond like `answer` to a GET, without a copy of the parts."""
         size = sum(map(len, parts))
-        if size <= _JOINED_BYTES_MAX or self.head.method == "HEAD":
-            self.answer(status, headers, b"".join(parts))
-            return
         front = self.connection.front
         front.counters.statuses[status] += 1
         if self.principal is not None:

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from http import HTTPStatus
 
-from polynya.base.offsets import format_token
 from polynya.service.api import Facts
 
+NO_BODY = frozenset((204, 304))
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 COMMON = b"X-Content-Type-Options: nosniff\r\nCross-Origin-Resource-Policy: cross-origin\r\n"
 _EXPOSED = (
@@ -49,15 +49,9 @@ def owner_line(url: str) -> bytes:
     return f"Stream-Owner: {url}\r\n".encode("latin-1")
 
 
-def has_body(status: int) -> bool:
-    return status not in (204, 304) and status >= 200
-
-
-def etag_of(facts: Facts, begin: tuple[int, int], end: tuple[int, int], *, variant: str = "") -> str:
-    """Return a strong ETag: the bytes of a stream incarnation between two offsets never change. The tag includes whether they reach the
-    tail (`:t`) or the end (`:c`). So a cached claim to reach the tail expires with the next append. A replica that may lack acknowledged
-    records makes no such claim. `variant` is the rendering."""
-    text = f"{facts.uid:x}.{facts.history:x}-{format_token(*begin)}-{format_token(*end)}{variant}"
-    if end == (facts.record, facts.byte) and (facts.known or facts.closed):
-        text += ":c" if facts.closed else ":t"
-    return f'"{text}"'
+def etag_of(facts: Facts, begin: str, end: str, *, at_tail: bool, variant: str = "") -> str:
+    """Return a strong ETag: the bytes of a stream incarnation between two offset tokens never change. The tag includes whether they reach the
+    tail (`:t`) or the end (`:c`). So a cached claim to reach the tail expires with the next append. `at_tail`: they do. A replica that may
+    lack acknowledged records makes no such claim. `variant` is the rendering."""
+    state = (":c" if facts.closed else ":t") if at_tail else ""
+    return f'"{facts.uid:x}.{facts.history:x}-{begin}-{end}{variant}{state}"'

@@ -8,8 +8,6 @@ from polynya.base.limits import CONNECTIONS_PER_CORE_MAX, LONG_POLL_SECONDS_DEFA
 
 BODY_BYTES_PER_CORE = 256 * MIB  # partially received request bodies; beyond it large ones get 503
 HEAD_SECONDS = 20  # timeout for the request line and headers
-HANDSHAKE_SECONDS = 10  # timeout of TLS handshakes
-HANDSHAKES_MAX = 512  # concurrent, and at most a quarter of the allowed connections; beyond it the oldest is dropped
 BODY_SECONDS = 30  # timeout for a body, plus one second per …
 BODY_BYTES_PER_SECOND = 16 * 1024  # … this many received bytes
 IDLE_SECONDS = 75  # timeout between requests of a connection

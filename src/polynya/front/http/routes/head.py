@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.exchange import Exchange, Headers
 from polynya.front.http.protocol.responses import NO_STORE, etag_of
-from polynya.front.http.routes.positions import is_local
 from polynya.front.http.routes.preconditions import is_other_incarnation
+from polynya.front.http.routes.read_request import is_local
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.service.api import Facts, Refusal
 from polynya.stream.commands import Retention
@@ -36,8 +36,8 @@ def _answer(exchange: Exchange, facts: Facts | Refusal) -> None:
     if isinstance(facts, Refusal):
         fail_refusal(exchange, facts)
     elif not is_other_incarnation(exchange, facts):
-        begin, end = (facts.first_record, facts.first_byte), (facts.record, facts.byte)
-        etag = etag_of(facts, begin, end)
+        begin, end = format_token(facts.first_record, facts.first_byte), format_token(facts.record, facts.byte)
+        etag = etag_of(facts, begin, end, at_tail=facts.known or facts.closed)
         headers: Headers = [("Content-Type", facts.content_type), ("ETag", etag)]
         status = 304 if none_match(exchange.head.headers.get("if-none-match"), etag) else 200
         if facts.stream_seq is not None:

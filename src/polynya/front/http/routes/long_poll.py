@@ -8,37 +8,28 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from polynya.base.offsets import format_token
-from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange, Headers
-from polynya.front.http.protocol.responses import CACHE_LONG_POLL, NO_STORE, etag_of
-from polynya.front.http.routes.pages import allowed_bytes, page_headers, read_allowed, render
-from polynya.front.http.routes.positions import has_position, is_local, page_bytes, parse_position, timeout_seconds
+from polynya.front.http.protocol.responses import CACHE_LONG_POLL, NO_STORE
+from polynya.front.http.routes.pages import read_allowed, send_page
 from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.service.api import LiveEvent, Page, Position, ReadQuery, Refusal
-from polynya.stream.commands import Encoding
 from polynya.wire.cursor import next_cursor
-from polynya.wire.headers import accepts_lines, none_match
 
 if TYPE_CHECKING:
     from polynya.front.http.server import HttpFront
 
 
-def long_poll(front: HttpFront, exchange: Exchange) -> None:
-    """Handle a long-poll. Raises `Failure`."""
-    if not has_position(exchange):
-        raise Failure("OFFSET_REQUIRED")
-    record, byte = parse_position(exchange, front.service.now_ms())
-    timeout = timeout_seconds(exchange, front.settings.long_poll_seconds)
-    size = allowed_bytes(front, exchange, page_bytes(exchange))
-    query = ReadQuery(exchange.route.name, record, byte, size, beyond_tail_waits=True, local=is_local(exchange))
+def long_poll(front: HttpFront, exchange: Exchange, query: ReadQuery, seconds: float) -> None:
+    """Handle a long-poll. The position of `now` or a time changes, so its response must not be cached. Raises `Failure`."""
+    cache = NO_STORE if query.record in (Position.NOW, Position.AT_TIME) else CACHE_LONG_POLL
     front.counters.long_polls += 1
-    if record != Position.NOW:
+    if query.record != Position.NOW:
         page = front.service.read_nowait(query)
         if page is not None and (isinstance(page, Refusal) or page.spans or page.closed):
-            _answer(front, exchange, page)
+            _answer(front, exchange, page, cache)
             return
-    exchange.spawn(_wait(front, exchange, query, timeout), waits=True, long=True)
+    exchange.spawn(_wait(front, exchange, query, seconds, cache), waits=True, long=True)
 
 
 class _Waiter:
@@ -60,9 +51,9 @@ class _Waiter:
         self.woken.set()
 
 
-async def _wait(front: HttpFront, exchange: Exchange, query: ReadQuery, seconds: float) -> None:
+async def _wait(front: HttpFront, exchange: Exchange, query: ReadQuery, seconds: float, cache: str) -> None:
     waiter = _Waiter()
-    facts = await front.service.attach(query.name, waiter, local=query.local)  # before the read, so that no event is missed
+    facts = await front.service.attach(query.name, waiter, local=query.local, numbers=True)  # before the read, so that no event is missed
     if isinstance(facts, Refusal):
         fail_refusal(exchange, facts)
         return
@@ -78,7 +69,7 @@ async def _wait(front: HttpFront, exchange: Exchange, query: ReadQuery, seconds:
                 exchange.fail("STREAM_RECREATED")
                 return
             if isinstance(page, Refusal) or page.spans or page.closed or waiter.over or front.stopping:
-                _answer(front, exchange, page)
+                _answer(front, exchange, page, cache)
                 return
             if query.record in (Position.NOW, Position.AT_TIME):
                 query = msgspec.structs.replace(query, record=page.record, byte=page.byte)
@@ -89,7 +80,7 @@ async def _wait(front: HttpFront, exchange: Exchange, query: ReadQuery, seconds:
         front.service.detach(facts.uid, waiter)
 
 
-def _answer(front: HttpFront, exchange: Exchange, page: Page | Refusal) -> None:
+def _answer(front: HttpFront, exchange: Exchange, page: Page | Refusal, cache: str) -> None:
     if isinstance(page, Refusal):
         fail_refusal(exchange, page)
         return
@@ -97,7 +88,6 @@ def _answer(front: HttpFront, exchange: Exchange, page: Page | Refusal) -> None:
         return
     cursor = next_cursor(exchange.query.get("cursor"), front.service.now_ms(), front.random.random())
     live: Headers = [("Stream-Cursor", str(cursor))]
-    lines = page.facts.encoding == Encoding.JSON and accepts_lines(exchange.head.headers.get("accept"))
     if not page.spans:
         tail = [("Stream-Next-Offset", format_token(page.record, page.byte))]
         if page.has_all:
@@ -105,14 +95,4 @@ def _answer(front: HttpFront, exchange: Exchange, page: Page | Refusal) -> None:
         closed = [("Stream-Closed", "true")] if page.closed else live
         exchange.answer(204, [*tail, *closed, ("Stream-Incarnation", str(page.facts.uid)), ("Cache-Control", NO_STORE)])
         return
-    begin, end = (page.begin_record, page.begin_byte), (page.record, page.byte)
-    headers = [*page_headers(page, lines=lines), *live]
-    if exchange.query.get("offset", "now") == "now":  # `now` and a time change their position: the response must not be cached
-        exchange.answer_page(200, [*headers, ("Cache-Control", NO_STORE)], render(page, lines=lines))
-        return
-    etag = etag_of(page.facts, begin, end, variant=":n" if lines else "")
-    headers += [("ETag", etag), ("Cache-Control", CACHE_LONG_POLL)]
-    if none_match(exchange.head.headers.get("if-none-match"), etag):
-        exchange.answer(304, headers)
-    else:
-        exchange.answer_page(200, headers, render(page, lines=lines))
+    send_page(exchange, page, cache, live)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
-from polynya.front.http.protocol.responses import CACHE_PAGE, NO_CACHE, NO_STORE, etag_of
+from polynya.front.http.protocol.responses import CACHE_PAGE, NO_CACHE, NO_STORE
 from polynya.front.http.routes.long_poll import long_poll
-from polynya.front.http.routes.pages import allowed_bytes, page_headers, read_allowed, render
-from polynya.front.http.routes.positions import is_local, page_bytes, parse_position
+from polynya.front.http.routes.pages import read_allowed, send_page, within_memory
 from polynya.front.http.routes.preconditions import is_other_incarnation
+from polynya.front.http.routes.read_request import parse_read
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.front.http.routes.sse import open_sse
 from polynya.service.api import Page, Position, ReadQuery, Refusal
-from polynya.stream.commands import Encoding
-from polynya.wire.headers import accepts_lines, none_match
 
 if TYPE_CHECKING:
     from polynya.front.http.server import HttpFront
@@ -23,21 +20,19 @@ if TYPE_CHECKING:
 
 def read(front: HttpFront, exchange: Exchange) -> None:
     """Handle a read. Raises `Failure`."""
-    live = exchange.query.get("live")
-    if live is None:
-        record, byte = parse_position(exchange, front.service.now_ms())
-        query = ReadQuery(exchange.route.name, record, byte, allowed_bytes(front, exchange, page_bytes(exchange)), local=is_local(exchange))
-        page = front.service.read_nowait(query)
-        if page is None:
-            exchange.spawn(_wait_page(front, exchange, query), waits=True)
-        else:
-            _answer(exchange, query, page)
-    elif live not in ("long-poll", "sse"):
-        raise Failure("INVALID_PARAMETER", f"live must be long-poll or sse, not '{exchange.query['live'][:64]}'")
-    elif live == "long-poll":
-        long_poll(front, exchange)
+    request = parse_read(exchange, front.service.now_ms, front.settings.long_poll_seconds)
+    if request.live == "sse":
+        open_sse(front, exchange, request)
+        return
+    query = within_memory(front, exchange, request.query)
+    if request.live:
+        long_poll(front, exchange, query, request.seconds)
+        return
+    page = front.service.read_nowait(query)
+    if page is None:
+        exchange.spawn(_wait_page(front, exchange, query), waits=True)
     else:
-        open_sse(front, exchange)
+        _answer(exchange, query, page)
 
 
 async def _wait_page(front: HttpFront, exchange: Exchange, query: ReadQuery) -> None:
@@ -45,27 +40,15 @@ async def _wait_page(front: HttpFront, exchange: Exchange, query: ReadQuery) -> 
 
 
 def _answer(exchange: Exchange, query: ReadQuery, page: Page | Refusal) -> None:
+    """Send the page. Caches must revalidate the position of a time, which may change, and a page
+    at the known tail, which may grow."""
     if isinstance(page, Refusal):
         fail_refusal(exchange, page)
         return
-    facts = page.facts
-    if is_other_incarnation(exchange, facts):
+    if "stream-incarnation" in exchange.head.headers and is_other_incarnation(exchange, page.facts):
         return
-    lines = facts.encoding == Encoding.JSON and accepts_lines(exchange.head.headers.get("accept"))
-    headers = page_headers(page, lines=lines)
     if query.record == Position.NOW:
-        exchange.answer_page(200, [*headers, ("Cache-Control", NO_STORE)], render(page, lines=lines))
+        send_page(exchange, page, NO_STORE)
         return
-    begin, end = (page.begin_record, page.begin_byte), (page.record, page.byte)
-    etag = etag_of(facts, begin, end, variant=":n" if lines else "")
-    headers += [("ETag", etag), ("Cache-Control", _kept(query, page))]
-    if none_match(exchange.head.headers.get("if-none-match"), etag):
-        exchange.answer(304, headers)
-    else:
-        exchange.answer_page(200, headers, render(page, lines=lines))
-
-
-def _kept(query: ReadQuery, page: Page) -> str:
-    """Return the Cache-Control of a page. The position of a time may change, and a page at the known tail may grow: caches must
-    revalidate both."""
-    return CACHE_PAGE if (page.closed or not page.up_to_date) and query.record != Position.AT_TIME else NO_CACHE
+    lasts = (not page.up_to_date or page.facts.closed) and query.record != Position.AT_TIME
+    send_page(exchange, page, CACHE_PAGE if lasts else NO_CACHE)

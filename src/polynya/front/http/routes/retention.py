@@ -14,8 +14,8 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange, Headers
 from polynya.front.http.protocol.json_bodies import read_json
 from polynya.front.http.protocol.responses import NO_STORE
-from polynya.front.http.routes.positions import parse_offset
 from polynya.front.http.routes.preconditions import is_other_incarnation
+from polynya.front.http.routes.read_request import parse_offset
 from polynya.front.http.routes.refusals import fail_refusal, fail_reply
 from polynya.service.api import Facts, Position, Refusal, Trimmed, TrimQuery
 from polynya.stream.commands import Retention, SetRetention

@@ -18,13 +18,13 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange, Headers
 from polynya.front.http.protocol.responses import NO_CACHE
 from polynya.front.http.routes.pages import allowed_bytes
-from polynya.front.http.routes.positions import has_position, is_local, parse_position
 from polynya.front.http.routes.preconditions import is_other_incarnation
+from polynya.front.http.routes.read_request import END_SUFFIX, ReadRequest
 from polynya.front.http.routes.refusals import fail_refusal, trimmed_message
 from polynya.service.api import Facts, LiveEvent, Page, Position, ReadQuery, Refusal
 from polynya.stream.replies import Code
 from polynya.wire.cursor import current_interval, next_cursor
-from polynya.wire.headers import BadField, format_event_id, media_type, parse_event_id
+from polynya.wire.headers import format_event_id, media_type
 from polynya.wire.sse import COMMENT, SseEncoding, chunk, control_event, data_event, error_event, sse_encoding
 
 if TYPE_CHECKING:
@@ -34,31 +34,17 @@ log = logging.getLogger("polynya.http")
 
 _PAGE_BYTES = MIB  # maximum size of a data event during catch-up
 _PACE_SECONDS = 0.5  # interval between checks of an exhausted byte limit, which other connections of the caller share
-_TOLD_END = "~end"  # suffix of the id of the event that reports a closed stream
 
 
-def open_sse(front: HttpFront, exchange: Exchange) -> None:
-    """Start an event stream. `Last-Event-ID` takes precedence over `offset`. Raises `Failure`."""
-    life = None
-    last = exchange.head.headers.get("last-event-id")
-    told_end = last is not None and last.endswith(_TOLD_END)
-    if last:
-        try:
-            record, byte, life = parse_event_id(last.removesuffix(_TOLD_END))
-        except BadField as bad:
-            raise Failure("INVALID_HEADER", str(bad)) from None
-    elif has_position(exchange):
-        record, byte = parse_position(exchange, front.service.now_ms())
-    else:
-        raise Failure("OFFSET_REQUIRED")
-    query = ReadQuery(exchange.route.name, record, byte, local=is_local(exchange))
-    exchange.spawn(_open(front, exchange, query, life, told_end=told_end), waits=True, long=True)
+def open_sse(front: HttpFront, exchange: Exchange, request: ReadRequest) -> None:
+    """Start an event stream."""
+    exchange.spawn(_open(front, exchange, request), waits=True, long=True)
 
 
-async def _open(front: HttpFront, exchange: Exchange, query: ReadQuery, life: tuple[int, int] | None, *, told_end: bool) -> None:
+async def _open(front: HttpFront, exchange: Exchange, request: ReadRequest) -> None:
     """Open the stream. A reconnecting browser gives up on any status but 200, so temporary errors are sent as an event."""
     try:
-        await _follow(front, exchange, query, life, told_end=told_end)
+        await _follow(front, exchange, request)
     except Unavailable as error:
         if "last-event-id" not in exchange.head.headers:
             raise
@@ -66,7 +52,8 @@ async def _open(front: HttpFront, exchange: Exchange, query: ReadQuery, life: tu
         exchange.answer(200, headers, error_event(exchange.error_json("UNAVAILABLE", str(error))))
 
 
-async def _follow(front: HttpFront, exchange: Exchange, query: ReadQuery, life: tuple[int, int] | None, *, told_end: bool) -> None:
+async def _follow(front: HttpFront, exchange: Exchange, request: ReadRequest) -> None:
+    query, incarnation = request.query, request.incarnation
     subscriber = Subscriber(front, exchange, local=query.local)
     facts = await front.service.attach(query.name, subscriber, local=query.local)
     if isinstance(facts, Refusal):
@@ -74,9 +61,9 @@ async def _follow(front: HttpFront, exchange: Exchange, query: ReadQuery, life: 
         return
     opened = False
     try:
-        if life is not None and life != (facts.uid, facts.history):
+        if incarnation is not None and incarnation != (facts.uid, facts.history):
             exchange.fail("STREAM_RECREATED")
-        elif told_end and facts.closed:
+        elif request.saw_end and facts.closed:
             _answer_end(exchange, facts)
         elif not is_other_incarnation(exchange, facts):
             page = await subscriber.read(query.record, query.byte)
@@ -307,7 +294,7 @@ class Subscriber:
         """Return a data event, if there is data, and its control event."""
         cursor = max(self._cursor, current_interval(self._front.service.now_ms()))
         event_id = format_event_id(*at, (self._uid, self._history))
-        told = event_id + _TOLD_END if closed else event_id
+        told = event_id + END_SUFFIX if closed else event_id
         control = control_event(told, format_token(*at), str(cursor), up_to_date=up_to_date, closed=closed)
         return data_event(event_id, payload, self._encoding) + control if payload else control
 
@@ -388,7 +375,9 @@ class Subscriber:
 
     def _cut(self) -> None:
         self._front.counters.live_cut += 1
-        self._front.complain("disconnected a live reader: it was too slow for its stream", self._exchange.shown_target, self._connection)
+        self._front.log_rate_limited(
+            "disconnected a live reader: it was too slow for its stream", self._exchange.shown_target, self._connection
+        )
         self._end_with_error("SLOW_READER")
 
     def _end_with_error(self, code: str, message: str = "") -> None:

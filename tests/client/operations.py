@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from polynya.client.messages import Broken, Give, Heard, HttpRequest, HttpResponse, More, Open, Pause, Send, Talk
+from polynya.client.messages import Broken, Deliver, EffectResult, HttpRequest, HttpResponse, Open, Operation, Pause, ReadMore, Send
 
 LUCK = 1.0  # pauses are as long as they can be
 
@@ -28,29 +28,29 @@ class Played:
         return [request.target for request in self.asked]
 
 
-def play(talk: Talk[Any], outcomes: Iterable[HttpResponse | Broken | bytes], *, into: Played | None = None) -> Played:
-    """Until the talk ends or the outcomes do. Each `Send`, `Open` and `More` takes one, after it was noted in `into`."""
+def play(operation: Operation[Any], outcomes: Iterable[HttpResponse | Broken | bytes], *, into: Played | None = None) -> Played:
+    """Until the talk ends or the outcomes do. Each `Send`, `Open` and `ReadMore` takes one, after it was noted in `into`."""
     played, waiting, now = into or Played(), iter(outcomes), 0.0
-    heard: Heard | None = None
+    effect_result: EffectResult | None = None
     try:
         while True:
-            effect = next(talk) if heard is None else talk.send(heard)
-            if isinstance(effect, Give):
+            effect = next(operation) if effect_result is None else operation.send(effect_result)
+            if isinstance(effect, Deliver):
                 played.given.append(effect.value)
-                heard = Heard(now, LUCK)
+                effect_result = EffectResult(now, LUCK)
             elif isinstance(effect, Pause):
                 played.pauses.append(effect.seconds)
                 now += effect.seconds
-                heard = Heard(now, LUCK)
+                effect_result = EffectResult(now, LUCK)
             else:
                 if isinstance(effect, Send | Open):
                     played.asked.append(effect.request)
                 what = next(waiting, None)
                 if what is None:
-                    talk.close()
+                    operation.close()
                     return played
-                assert isinstance(what, Broken) or isinstance(what, bytes) == isinstance(effect, More), (effect, what)
-                heard = Heard(now, LUCK, what)
+                assert isinstance(what, Broken) or isinstance(what, bytes) == isinstance(effect, ReadMore), (effect, what)
+                effect_result = EffectResult(now, LUCK, what)
     except StopIteration as stop:
         played.result = stop.value
     except Exception as error:  # noqa: BLE001 (it is what the story is about)

@@ -9,7 +9,7 @@ TICK = 0.25
 
 
 class Wire:
-    """As much of a link as a pulse sees. The other side's kernel takes `rate` bytes between two ticks, and its process says nothing."""
+    """As much of a link as a keepalive sees. The other side's kernel takes `rate` bytes between two ticks, and its process says nothing."""
 
     def __init__(self) -> None:
         self.quiet = self.up = True
@@ -31,44 +31,44 @@ class Wire:
         self.unsent -= min(self.unsent, self.rate)
 
 
-def ticks_until_lost(wire: Wire, pulse: Keepalive, begin: int) -> tuple[int, int]:
+def ticks_until_lost(wire: Wire, keepalive: Keepalive, begin: int) -> tuple[int, int]:
     """How many ticks it lasts, and how many of them say that much is taken."""
-    taking = 0
+    moving = 0
     for tick in range(begin, begin + 1000):
         wire.pass_tick()
-        pulse.beat(wire, tick * TICK)  # type: ignore[arg-type]
-        taking += pulse.taking
+        keepalive.beat(wire, tick * TICK)  # type: ignore[arg-type]
+        moving += keepalive.moving
         if not wire.up:
-            return tick - begin, taking
+            return tick - begin, moving
     raise AssertionError("it is never given up")
 
 
 def test_a_kernel_that_takes_pings_for_a_process_that_stands_still_is_no_life():
-    wire, pulse = Wire(), Keepalive()
-    pulse.begin(0.0)
-    assert ticks_until_lost(wire, pulse, 1) == (SILENCE_SECONDS / TICK, 0)
+    wire, keepalive = Wire(), Keepalive()
+    keepalive.begin(0.0)
+    assert ticks_until_lost(wire, keepalive, 1) == (SILENCE_SECONDS / TICK, 0)
 
 
 def test_a_link_on_which_much_moves_is_kept_until_it_stops():
-    wire, pulse = Wire(), Keepalive()
-    pulse.begin(0.0)
+    wire, keepalive = Wire(), Keepalive()
+    keepalive.begin(0.0)
     wire.give(100 * MOVED_BYTES)
-    lasted, taking = ticks_until_lost(wire, pulse, 1)
-    assert 98 <= taking <= 100 and lasted <= taking + SILENCE_SECONDS / TICK + 1
+    lasted, moving = ticks_until_lost(wire, keepalive, 1)
+    assert 98 <= moving <= 100 and lasted <= moving + SILENCE_SECONDS / TICK + 1
 
 
 def test_what_moves_too_slowly_keeps_the_link_and_tells_nobody_to_wait():
-    wire, pulse = Wire(), Keepalive()
-    pulse.begin(0.0)
+    wire, keepalive = Wire(), Keepalive()
+    keepalive.begin(0.0)
     wire.rate = MOVED_BYTES // 2
     wire.give(100 * MOVED_BYTES)
-    lasted, taking = ticks_until_lost(wire, pulse, 1)
-    assert lasted > 150 and taking == 0
+    lasted, moving = ticks_until_lost(wire, keepalive, 1)
+    assert lasted > 150 and moving == 0
 
 
 def test_what_is_given_while_nothing_is_taken_is_no_life():
-    wire, pulse = Wire(), Keepalive()
-    pulse.begin(0.0)
+    wire, keepalive = Wire(), Keepalive()
+    keepalive.begin(0.0)
     wire.rate = 0
     wire.give(100 * MOVED_BYTES)
-    assert ticks_until_lost(wire, pulse, 1) == (SILENCE_SECONDS / TICK, 0)
+    assert ticks_until_lost(wire, keepalive, 1) == (SILENCE_SECONDS / TICK, 0)

@@ -1,20 +1,20 @@
-"""The asyncio client: the same clients, streams and readers as in `blocking`, awaited."""
+"""The blocking client: clients, streams and readers that run each operation to its end."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from polynya.client import streams, verbs
-from polynya.client.aio_producer import AsyncProducer, OpeningProducer
-from polynya.client.aio_work import AsyncWork
+from polynya.client.blocking.producer import Producer
+from polynya.client.blocking.work import Work
 from polynya.client.clock import drawn_producer_id, worker_name
-from polynya.client.drivers import AsyncDriver, AsyncFeed
+from polynya.client.drivers import Driver, Feed
 from polynya.client.extras import extras_of
 from polynya.client.handles import Position
-from polynya.client.messages import Retry, Talk
+from polynya.client.messages import Operation, Retry
 from polynya.client.producing import Batching
 from polynya.client.reading import Live, ReadPosition, read, tail
 from polynya.client.streams import Subject, describe
@@ -23,76 +23,60 @@ from polynya.client.verbs import Lifetime
 from polynya.client.workers import HANDLE_SECONDS, By, Worker, WorkerSettings, disband
 
 if TYPE_CHECKING:
-    from polynya.client.http import AsyncWire
+    from polynya.client.http import Wire
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-class AsyncReader(Position):
+class Reader(Position):
     """Iterate over it for records, or over `pages()` for pages.
 
     A reader from `read()` ends at the tail. A reader from `tail()` ends when the stream is closed. `offset` is the position after the
-    last record handed out; pass it to a new reader to resume. Close the reader, or use it in an `async with`, to release its connection
-    early. Cancelling a wait, for example by `asyncio.timeout`, loses no records: the next call resumes it."""
+    last record handed out; pass it to a new reader to resume. Close the reader, or use it in a `with`, to release its connection early."""
 
-    def __init__(self, wire: AsyncWire, place: ReadPosition, talk: Talk[None], *, live: bool = False) -> None:
+    def __init__(self, wire: Wire, place: ReadPosition, operation: Operation[None], *, live: bool = False) -> None:
         super().__init__(place, live=live)
-        self._feed = AsyncFeed(wire, talk)
+        self._feed = Feed(wire, operation)
 
-    async def __aenter__(self) -> AsyncReader:
+    def __enter__(self) -> Reader:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
-    def __aiter__(self) -> AsyncIterator[Record]:
+    def __iter__(self) -> Iterator[Record]:
         return self
 
-    async def __anext__(self) -> Record:
+    def __next__(self) -> Record:
         while (record := self._record()) is None:
-            self._take(await anext(self._feed))
+            self._take(next(self._feed))
         return record
 
-    def pages(self) -> AsyncIterator[Page]:
+    def pages(self) -> Iterator[Page]:
         """Iterate over whole pages: one per response or event."""
-        return _Pages(self._feed, self._passed)
+        return filter(self._passed, self._feed)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Release the connection."""
-        await self._feed.close()
+        self._feed.close()
 
 
-class _Pages(AsyncIterator[Page]):
-    """Iterate over pages. A generator would end when its caller is cancelled; this iterator survives."""
-
-    def __init__(self, feed: AsyncFeed, passed: Callable[[Page], bool]) -> None:
-        self._feed = feed
-        self._passed = passed
-
-    async def __anext__(self) -> Page:
-        while not self._passed(page := await anext(self._feed)):
-            pass
-        return page  # type: ignore[no-any-return]
-
-
-def _verb(
-    talk: Callable[Concatenate[Subject, Arguments], Talk[Result]],
-) -> Callable[Concatenate[AsyncStream, Arguments], Coroutine[Any, Any, Result]]:
+def _verb(operation: Callable[Concatenate[Subject, Arguments], Operation[Result]]) -> Callable[Concatenate[Stream, Arguments], Result]:
     """Return a method that runs a stream operation."""
 
-    async def method(stream: AsyncStream, /, *args: Arguments.args, **options: Arguments.kwargs) -> Result:
-        return await AsyncDriver(stream._wire).run(talk(stream, *args, **options))
+    def method(stream: Stream, /, *args: Arguments.args, **options: Arguments.kwargs) -> Result:
+        return Driver(stream._wire).run(operation(stream, *args, **options))
 
-    describe(method, talk)
+    describe(method, operation)
     return method
 
 
-class AsyncStream(Subject):
+class Stream(Subject):
     """A handle to a stream by name; the stream need not exist. The client fetches a missing `content_type` from the server when it needs
     it."""
 
-    def __init__(self, wire: AsyncWire, name: str, content_type: str | None, retry: Retry) -> None:
+    def __init__(self, wire: Wire, name: str, content_type: str | None, retry: Retry) -> None:
         super().__init__(name, content_type, retry)
         self._wire = wire
 
@@ -105,7 +89,7 @@ class AsyncStream(Subject):
     close = _verb(streams.close)
     delete = _verb(streams.delete)
 
-    def with_options(self, *, headers: Mapping[str, str] | None = None, params: Mapping[str, str] | None = None) -> AsyncStream:
+    def with_options(self, *, headers: Mapping[str, str] | None = None, params: Mapping[str, str] | None = None) -> Stream:
         """Return a handle that adds custom headers and query parameters to every request.
 
         For a single call: `stream.with_options(headers={"traceparent": "..."}).append(record)`. Raises ValueError for names that the
@@ -114,17 +98,13 @@ class AsyncStream(Subject):
         other._wire = self._wire.extended(extras_of(headers, params))
         return other
 
-    def producer(self, producer_id: str = "", *, epoch: int | None = None, batching: Batching | None = None) -> OpeningProducer:
-        """Return an idempotent producer: use `async with stream.producer() as producer`, or `await` it.
+    def producer(self, producer_id: str = "", *, epoch: int | None = None, batching: Batching | None = None) -> Producer:
+        """Return an idempotent producer; use it in a `with`.
 
         Without an id the producer draws a random one. With an id it takes the next epoch and thereby fences earlier runs of the same id.
         A given `epoch` must never have been used for the id."""
-
-        async def opened() -> AsyncProducer:
-            names = await AsyncDriver(self._wire).run(streams.producer_names(self, producer_id, epoch, drawn_producer_id()))
-            return AsyncProducer(self._wire, names, batching or Batching(), self._retry)
-
-        return OpeningProducer(opened)
+        names = Driver(self._wire).run(streams.producer_names(self, producer_id, epoch, drawn_producer_id()))
+        return Producer(self._wire, names, batching or Batching(), self._retry)
 
     def read(
         self,
@@ -133,35 +113,33 @@ class AsyncStream(Subject):
         from_time: str | datetime = "",
         max_bytes: int | None = None,
         consistency: Consistency = "leader",
-    ) -> AsyncReader:
+    ) -> Reader:
         """Read from an offset, or from a time, up to the tail.
 
         `from_time` is RFC 3339 or an age ("10m"). `max_bytes` limits one page. `consistency="local"` accepts the possibly stale copy of
         the contacted node."""
         place = streams.place(self, offset, from_time, max_bytes, consistency=consistency)
-        return AsyncReader(self._wire, place, read(place, self._retry))
+        return Reader(self._wire, place, read(place, self._retry))
 
     def tail(
         self, offset: str = NOW, *, from_time: str | datetime = "", live: Live = "auto", consistency: Consistency = "leader"
-    ) -> AsyncReader:
+    ) -> Reader:
         """Read from an offset or a time, then follow new records until the stream is closed. Lost connections are resumed."""
         place = streams.place(self, offset, from_time, consistency=consistency)
-        return AsyncReader(self._wire, place, tail(place, self._retry, live), live=True)
+        return Reader(self._wire, place, tail(place, self._retry, live), live=True)
 
-    async def fork(
-        self, name: str, *, offset: str | None = None, ttl_seconds: int | None = None, expires_at: str | None = None
-    ) -> AsyncStream:
+    def fork(self, name: str, *, offset: str | None = None, ttl_seconds: int | None = None, expires_at: str | None = None) -> Stream:
         """Create a stream that starts with the records of this one up to an offset (None: the tail)."""
         lifetime = Lifetime(ttl_seconds=ttl_seconds, expires_at=expires_at)
-        await AsyncDriver(self._wire).run(streams.fork(self, name, offset, lifetime))
-        return AsyncStream(self._wire, name, self.content_type, self._retry)
+        Driver(self._wire).run(streams.fork(self, name, offset, lifetime))
+        return Stream(self._wire, name, self.content_type, self._retry)
 
 
-class AsyncClient:
+class Client:
     """A client of one server, or of the nodes of one cluster.
 
     Pass several URLs as a list, or separated by commas. The client sends requests to the node that owns a stream, and fails over when a
-    node is down. It pools connections: keep one client and close it, or use it in an `async with`. It belongs to one event loop.
+    node is down. It pools connections: keep one client and close it, or use it in a `with`. Threads may share it.
 
     `token` is sent as a bearer token, and `headers` and `params` as custom headers and query parameters, with every request. `retry` is
     the policy for transient failures. `verify` is False or an `ssl.SSLContext`, for certificates that this machine does not trust."""
@@ -176,24 +154,24 @@ class AsyncClient:
         headers: Mapping[str, str] | None = None,
         params: Mapping[str, str] | None = None,
     ) -> None:
-        from polynya.client.http import AsyncWire, options_of  # httpx is loaded with the first client
+        from polynya.client.http import Wire, options_of  # httpx is loaded with the first client
 
         options = options_of(server, token, verify, headers, params)
-        self._wire = AsyncWire(options)
+        self._wire = Wire(options)
         self.server = options.servers[0]
         self._retry = retry or Retry()
 
-    async def __aenter__(self) -> AsyncClient:
+    def __enter__(self) -> Client:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close the pooled connections."""
-        await self._wire.close()
+        self._wire.close()
 
-    def with_options(self, *, headers: Mapping[str, str] | None = None, params: Mapping[str, str] | None = None) -> AsyncClient:
+    def with_options(self, *, headers: Mapping[str, str] | None = None, params: Mapping[str, str] | None = None) -> Client:
         """Return a client that adds custom headers and query parameters to every request.
 
         It shares the connections of this client; close this one. Raises ValueError for names that the client sets."""
@@ -201,13 +179,13 @@ class AsyncClient:
         other._wire = self._wire.extended(extras_of(headers, params))
         return other
 
-    def stream(self, name: str, *, content_type: str | None = None) -> AsyncStream:
+    def stream(self, name: str, *, content_type: str | None = None) -> Stream:
         """Return a handle to the stream of this name. Sends no request."""
-        return AsyncStream(self._wire, name, content_type, self._retry)
+        return Stream(self._wire, name, content_type, self._retry)
 
-    def streams(self, prefix: str = "", *, consistency: Consistency = "leader") -> AsyncIterator[Facts]:
+    def streams(self, prefix: str = "", *, consistency: Consistency = "leader") -> Iterator[Facts]:
         """List the streams whose names start with `prefix`, sorted by name."""
-        return AsyncFeed(self._wire, verbs.listing(prefix, self._retry, local=is_local(consistency)))
+        return Feed(self._wire, verbs.listing(prefix, self._retry, local=is_local(consistency)))
 
     def share(
         self,
@@ -218,11 +196,19 @@ class AsyncClient:
         lease_seconds: float = 30.0,
         handle_seconds: float = HANDLE_SECONDS,
         wait: bool = True,
-    ) -> AsyncWork:
-        """Join a worker group, as `Client.share` does; iterate with `async for`."""
-        plan = WorkerSettings(group=group, sources=sources, lanes=lanes, by=by, lease_seconds=lease_seconds)
-        return AsyncWork(self._wire, Worker(plan, worker_name(), self._retry, handle_seconds=handle_seconds), wait=wait)
+    ) -> Work:
+        """Join a worker group and share the records of its source streams.
 
-    async def disband(self, group: str) -> int:
+        All workers of a group name the same `sources`: streams, and at most one pattern (`*` matches a segment, `**` any number). Each
+        record goes to one worker, at least once. Iterate for jobs; fetching the next job acknowledges the previous one. The group
+        receives the records appended after its creation.
+
+        At most `lanes` workers are busy at once. `by="stream"` preserves the order of each stream by sending all its records to one lane.
+        A lease is renewed while a record is handled, for `handle_seconds` at most. The lease of a dead worker expires after
+        `lease_seconds`. `wait=False` ends when no work is left. Raises `StreamExists` when the group exists with other sources or lanes."""
+        plan = WorkerSettings(group=group, sources=sources, lanes=lanes, by=by, lease_seconds=lease_seconds)
+        return Work(self._wire, Worker(plan, worker_name(), self._retry, handle_seconds=handle_seconds), wait=wait)
+
+    def disband(self, group: str) -> int:
         """Delete a group and its cursors, but not its source streams. Return the number of lanes that it had."""
-        return await AsyncDriver(self._wire).run(disband(group, self._retry))
+        return Driver(self._wire).run(disband(group, self._retry))

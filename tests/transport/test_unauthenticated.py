@@ -19,7 +19,7 @@ from polynya.transport.handshake import LANE_ASK, MAGIC, PREAMBLE, encode_hello
 from polynya.transport.link import FRAME_BYTES_MAX, HEADER, HELLO_BYTES_MAX, FrameLink, FrameType
 from polynya.transport.peer_listener import ConnectionSet, InboundConnection
 from polynya.transport.port import NodePort
-from polynya.transport.unauthenticated import ARRIVALS_MAX, STRANGERS_MAX, TICKS_MAX, UnauthenticatedConnections
+from polynya.transport.unauthenticated import ARRIVALS_MAX, TICKS_MAX, UNAUTHENTICATED_MAX, UnauthenticatedConnections
 
 run = asyncio.run
 pytestmark = pytest.mark.usefixtures("each_loop", "impatient")
@@ -64,40 +64,40 @@ def frame(type_: int, kind: int, ident: int, body: bytes, *, length: int | None 
     return HEADER.pack(len(body) if length is None else length, type_, kind, ident, whole[4] if crc is None else crc) + body
 
 
-def guest_of(house: ConnectionSet, *, greeted: bool = True) -> tuple[InboundConnection, Wire]:
+def connection_of(connections: ConnectionSet, *, greeted: bool = True) -> tuple[InboundConnection, Wire]:
     listener: Any = None
-    port = NodePort(house, OWN, [2], listener=listener, directory="", tls=None)
-    stranger, _ = port._strangers.enter("10.0.0.9")
-    guest = InboundConnection(house, lambda *given: port._greet(stranger, *given), checked=True)
-    wire = Wire(guest.link)
+    port = NodePort(connections, OWN, [2], listener=listener, directory="", tls=None)
+    pending, _ = port._unauthenticated.enter("10.0.0.9")
+    connection = InboundConnection(connections, lambda *given: port._check_hello(pending, *given), checked=True)
+    wire = Wire(connection.link)
     if greeted:
-        guest.link.data_received(frame(FrameType.HELLO, 0, 0, encode_hello(OTHER)))
-        assert guest.core == 2 << 8
-    return guest, wire
+        connection.link.data_received(frame(FrameType.HELLO, 0, 0, encode_hello(OTHER)))
+        assert connection.core == 2 << 8
+    return connection, wire
 
 
 def test_noise_from_a_seed_ends_its_own_connection_and_nothing_else(caplog):
     async def story():
-        house = ConnectionSet()
-        house.handlers[1] = lambda body, reply, sender: reply(body)
-        house.stream_handlers[1] = lambda body, push, sender: push.item(body)
+        connections = ConnectionSet()
+        connections.handlers[1] = lambda body, reply, sender: reply(body)
+        connections.stream_handlers[1] = lambda body, push, sender: push.item(body)
 
         def hear(sender: int, body: bytes) -> None:
             raise InvalidMessage("it says what cannot be")
 
-        house.on_raft = hear
-        still, kept = guest_of(house)
+        connections.on_raft = hear
+        still, kept = connection_of(connections)
         for seed in range(400):
             chance = random.Random(seed)
-            guest, wire = guest_of(house, greeted=chance.random() < 0.7)
+            connection, wire = connection_of(connections, greeted=chance.random() < 0.7)
             for _ in range(chance.randrange(1, 12)):
                 if wire.ended:
                     break
-                guest.link.data_received(noise(chance))
-            assert wire.ended or guest.core >= 0 or not wire.sent
-            assert sum(map(len, guest.link._pieces)) <= 1 << 16
+                connection.link.data_received(noise(chance))
+            assert wire.ended or connection.core >= 0 or not wire.sent
+            assert sum(map(len, connection.link._pieces)) <= 1 << 16
             wire.abort()
-        assert house.guests == {still} and not kept.ended
+        assert connections.inbound == {still} and not kept.ended
         assert any("invalid data" in record.getMessage() for record in caplog.records)
 
     run(story())
@@ -130,14 +130,14 @@ def noise(chance: random.Random) -> bytes:
 )
 def test_who_has_not_said_hello_may_say_little(data):
     async def story():
-        guest, wire = guest_of(ConnectionSet(), greeted=False)
-        guest.link.data_received(data)
+        connection, wire = connection_of(ConnectionSet(), greeted=False)
+        connection.link.data_received(data)
         assert wire.ended
-        guest, wire = guest_of(ConnectionSet())
-        guest.link.data_received(HEADER.pack(FRAME_BYTES_MAX, FrameType.CALL, 1, 1, 0))
+        connection, wire = connection_of(ConnectionSet())
+        connection.link.data_received(HEADER.pack(FRAME_BYTES_MAX, FrameType.CALL, 1, 1, 0))
         assert not wire.ended
-        guest.link.data_received(b"x" * 100)
-        assert guest.link.awaited == FrameType.CALL
+        connection.link.data_received(b"x" * 100)
+        assert connection.link.awaited == FrameType.CALL
 
     run(story())
 
@@ -148,9 +148,9 @@ UNREADABLE = (b"\xc1", b"\xa3\xff\xff\xff", b"\x9b\x01\x03\xa1\xff", b"\x91" * 5
 @pytest.mark.parametrize("body", UNREADABLE)
 def test_a_greeting_that_cannot_be_read_is_refused_in_words(body: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async def story():
-        guest, wire = guest_of(ConnectionSet(), greeted=False)
-        guest.link.data_received(frame(FrameType.HELLO, 0, 0, body))
-        assert wire.ended and guest.core < 0
+        connection, wire = connection_of(ConnectionSet(), greeted=False)
+        connection.link.data_received(frame(FrameType.HELLO, 0, 0, body))
+        assert wire.ended and connection.core < 0
 
     run(story())
     assert [record.getMessage() for record in caplog.records] == ["a connection to the peer port was refused"]
@@ -159,13 +159,13 @@ def test_a_greeting_that_cannot_be_read_is_refused_in_words(body: bytes, caplog:
 @pytest.mark.parametrize("body", UNREADABLE)
 def test_a_question_that_cannot_be_read_is_answered_and_logged_in_a_line(body: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async def story():
-        house = ConnectionSet()
-        house.handlers[1] = lambda body, reply, sender: msgspec.msgpack.decode(body, type=Hello)
-        house.stream_handlers[1] = lambda body, push, sender: msgspec.msgpack.decode(body, type=Hello)
-        guest, wire = guest_of(house)
+        connections = ConnectionSet()
+        connections.handlers[1] = lambda body, reply, sender: msgspec.msgpack.decode(body, type=Hello)
+        connections.stream_handlers[1] = lambda body, push, sender: msgspec.msgpack.decode(body, type=Hello)
+        connection, wire = connection_of(connections)
         for type_ in (FrameType.CALL, FrameType.OPEN):
-            guest.link.data_received(frame(type_, 1, type_, body))
-        guest.link.flush()
+            connection.link.data_received(frame(type_, 1, type_, body))
+        connection.link.flush()
         assert not wire.ended and b"cannot read that message" in wire.sent
 
     run(story())
@@ -177,7 +177,7 @@ def test_what_another_pushes_and_nobody_can_read_ends_its_connection_alone(body:
     async def story():
         lost: list[str] = []
         link = FrameLink(lambda: None, lambda *what: msgspec.msgpack.decode(what[3], type=Hello), lambda: lost.append("lost"), checked=True)
-        link.complain = lost.append
+        link.on_invalid = lost.append
         wire = Wire(link)
         link.data_received(frame(FrameType.ITEM, 0, 1, body))
         assert wire.ended and lost[0].startswith("a frame cannot be decoded") and lost[1:] == ["lost"]
@@ -187,15 +187,15 @@ def test_what_another_pushes_and_nobody_can_read_ends_its_connection_alone(body:
 
 def test_a_subscription_that_is_there_is_not_opened_again():
     async def story():
-        house, gone = ConnectionSet(), []
+        connections, gone = ConnectionSet(), []
 
         def hold(body: bytes, push: Any, sender: int) -> None:
             push.on_cancel = lambda: gone.append(body)
 
-        house.stream_handlers[1] = hold
-        guest, wire = guest_of(house)
-        guest.link.data_received(frame(FrameType.OPEN, 1, 7, b"first"))
-        guest.link.data_received(frame(FrameType.OPEN, 1, 7, b"second"))
+        connections.stream_handlers[1] = hold
+        connection, wire = connection_of(connections)
+        connection.link.data_received(frame(FrameType.OPEN, 1, 7, b"first"))
+        connection.link.data_received(frame(FrameType.OPEN, 1, 7, b"second"))
         assert wire.ended and gone == [b"first"]
 
     run(story())
@@ -203,13 +203,13 @@ def test_a_subscription_that_is_there_is_not_opened_again():
 
 def test_strangers_are_few_for_a_short_while_and_keep_nobody_out():
     strangers, dropped = UnauthenticatedConnections(), []
-    for number in range(STRANGERS_MAX + 10):
+    for number in range(UNAUTHENTICATED_MAX + 10):
         crowd, _ = strangers.enter("10.0.0.1")
         crowd.drop = lambda number=number: dropped.append(number)
         if number == 0:
             friend, _ = strangers.enter("10.0.0.2")
             friend.drop = lambda: dropped.append("friend")
-    assert len(strangers) == STRANGERS_MAX and dropped == list(range(11))
+    assert len(strangers) == UNAUTHENTICATED_MAX and dropped == list(range(11))
     strangers.leave(friend)
     for _ in range(TICKS_MAX):
         assert strangers.tick() == []
@@ -232,7 +232,7 @@ def test_whoever_never_finishes_a_hello_is_let_go_and_a_node_comes_in_meanwhile(
                 await until(lambda: "found 2" in one.seen)
                 port: Any = two.transports[0]._port
                 await until(lambda: not trickle(callers))
-                await until(lambda: len(port._strangers) == 0)
+                await until(lambda: len(port._unauthenticated) == 0)
             finally:
                 for caller in callers:
                     caller.close()

@@ -9,18 +9,18 @@ from worlds.two_nodes import Node, two_nodes, until
 
 from polynya.transport import Hello, PeerJournalPositions, address
 
-ABOUT = Hello(4, 4, "c", 1, 4, 2, 0, 1, "life", journal=77, opened=100, life=1)
+ABOUT = Hello(4, 4, "c", 1, 4, 2, 0, 1, "life", journal=77, opened=100, incarnation=1)
 
 
 def known(synced: int = 500) -> PeerJournalPositions:
     found = PeerJournalPositions()
-    found.greet(ABOUT)
-    found.hear(address(2, 0), ABOUT.journal, synced)
+    found.record_accepted(ABOUT)
+    found.record_synced(address(2, 0), ABOUT.journal, synced)
     return found
 
 
 def comes(**other: int) -> Hello:
-    return structs.replace(ABOUT, **{"life": 2, "opened": 500, **other})
+    return structs.replace(ABOUT, **{"incarnation": 2, "opened": 500, **other})
 
 
 def test_all_that_was_synced_is_there_or_it_is_an_older_copy() -> None:
@@ -37,47 +37,47 @@ def test_a_journal_that_was_lost_may_be_replaced_and_does_not_come_back() -> Non
     found = known()
     anew = comes(journal=78, opened=0)
     assert found.lacks(anew) == ""
-    found.greet(anew)
-    assert found.lacks(comes(opened=10**6, life=3)) == "its journal has been replaced by another one"
-    assert found.lacks(comes(journal=78, opened=0, life=4)) == ""
+    found.record_accepted(anew)
+    assert found.lacks(comes(opened=10**6, incarnation=3)) == "its journal has been replaced by another one"
+    assert found.lacks(comes(journal=78, opened=0, incarnation=4)) == ""
 
 
 def test_what_a_journal_that_was_lost_had_said_is_not_asked_of_the_new_one() -> None:
     """Seeds 3001024 and 3001050 of the swarm: of the life before something came late."""
     found, anew = known(), comes(journal=78, opened=0)
-    found.greet(anew)
-    found.hear(address(2, 0), ABOUT.journal, 600)
-    assert found.lacks(structs.replace(anew, opened=20, life=3)) == ""
-    found.hear(address(2, 0), anew.journal, 30)
-    assert found.lacks(structs.replace(anew, opened=20, life=3))
+    found.record_accepted(anew)
+    found.record_synced(address(2, 0), ABOUT.journal, 600)
+    assert found.lacks(structs.replace(anew, opened=20, incarnation=3)) == ""
+    found.record_synced(address(2, 0), anew.journal, 30)
+    assert found.lacks(structs.replace(anew, opened=20, incarnation=3))
 
 
 def test_a_greeting_of_a_life_that_is_over_and_comes_late_makes_no_older_copy_of_the_one_that_lives() -> None:
     """As where this node stood still meanwhile: the life before was short, and has written nothing, or its journal is lost."""
     found = PeerJournalPositions()
     living = comes(opened=100)
-    for late in (ABOUT, structs.replace(ABOUT, journal=76, opened=5, life=3)):
-        found.greet(living)
+    for late in (ABOUT, structs.replace(ABOUT, journal=76, opened=5, incarnation=3)):
+        found.record_accepted(living)
         assert found.lacks(late) == ""
-        found.greet(late)
-        found.hear(address(2, 0), living.journal, 900)
+        found.record_accepted(late)
+        found.record_synced(address(2, 0), living.journal, 900)
         assert found.lacks(living) == ""
-        found.greet(living)
-    assert found.lacks(comes(life=9, opened=900)) == "" and found.lacks(comes(life=9, journal=76))
+        found.record_accepted(living)
+    assert found.lacks(comes(incarnation=9, opened=900)) == "" and found.lacks(comes(incarnation=9, journal=76))
 
 
 def test_what_was_heard_is_known_in_the_next_life() -> None:
     before, found = known(), PeerJournalPositions()
     assert before.dirty
-    found.take(before.give())
+    found.restore(before.saved())
     assert found.lacks(comes(opened=499)) and not found.lacks(comes())
 
 
 def test_a_node_of_before_that_does_not_say_it_changes_nothing() -> None:
     found = known()
-    found.greet(structs.replace(ABOUT, journal=0, life=0))
-    found.hear(address(3, 0), 0, 9)
-    assert found.lacks(comes(opened=499)) and [each.node for each in found.give()] == [2]
+    found.record_accepted(structs.replace(ABOUT, journal=0, incarnation=0))
+    found.record_synced(address(3, 0), 0, 9)
+    assert found.lacks(comes(opened=499)) and [each.node for each in found.saved()] == [2]
 
 
 def test_a_node_with_an_older_copy_is_refused_by_both_sides_and_told(tmp_path) -> None:
@@ -87,27 +87,27 @@ def test_a_node_with_an_older_copy_is_refused_by_both_sides_and_told(tmp_path) -
         one, two = Node(tmp_path, 1), Node(tmp_path, 2)
         told: list[Hello] = []
 
-        async def begin(node: Node, others: dict[int, int], opened: int, synced: int, life: str) -> None:
+        async def begin(node: Node, others: dict[int, int], opened: int, synced: int, incarnation: str) -> None:
             node.vouches = (99, opened, lambda: synced)
-            await node.start(others, life=life)
+            await node.start(others, life=incarnation)
 
         await begin(two, {1: one.port}, 100, 4000, "first")
         await begin(one, {2: two.port}, 0, 10, "first")
-        await until(lambda: one.raft.is_there(2) and two.raft.is_there(1))
+        await until(lambda: one.raft.is_up(2) and two.raft.is_up(1))
         two.raft.send(1, [b"acknowledged"])
         await until(lambda: one.heard)
         await two.stop()
         await begin(two, {1: one.port}, 3999, 3999, "second")
-        two.transports[0].on_older = told.append
+        two.transports[0].on_stale_copy = told.append
         await until(lambda: told)
         assert (told[0].node, told[0].lacks) == (
             1,
             "its journal ends at segment 0, offset 3999, but was synced up to segment 0, offset 4000",
         )
-        assert not one.raft.is_there(2) and one.transports[0].refusals[2].startswith("node 2 returned with a stale copy of its data (")
+        assert not one.raft.is_up(2) and one.transports[0].refusals[2].startswith("node 2 returned with a stale copy of its data (")
         await two.stop()
         await begin(two, {1: one.port}, 4000, 4000, "third")
-        await until(lambda: one.raft.is_there(2) and two.raft.is_there(1))
+        await until(lambda: one.raft.is_up(2) and two.raft.is_up(1))
         assert one.transports[0].refusals == {}
         for node in (one, two):
             await node.stop()
@@ -119,6 +119,6 @@ def test_a_node_with_an_older_copy_is_refused_by_both_sides_and_told(tmp_path) -
 def test_who_says_nothing_of_a_journal_is_let_in(tmp_path) -> None:
     async def story() -> None:
         async with two_nodes(tmp_path) as (one, two, _):
-            assert one.raft.is_there(2) and two.raft.is_there(1) and one.transports[0].recollection.give() == []
+            assert one.raft.is_up(2) and two.raft.is_up(1) and one.transports[0].peer_positions.saved() == []
 
     asyncio.run(story())

@@ -7,7 +7,7 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from polynya.client.clock import heard
+from polynya.client.clock import effect_result
 from polynya.client.handles import ProducerProgress
 from polynya.client.messages import Retry
 from polynya.client.producing import Batching, Names, ProducerCore
@@ -103,7 +103,7 @@ class Producer(ProducerProgress):
     def abandon(self) -> None:
         """Stop immediately. Records without a receipt may or may not be stored."""
         with self._changed:
-            self._core.abandon("it was abandoned")
+            self._core.abandon("the producer was abandoned")
             self._settle()
         self._end(wait=False)
 
@@ -120,7 +120,7 @@ class Producer(ProducerProgress):
             self._send_all()
         except Exception as error:  # noqa: BLE001 (`append` and `flush` raise the failure)
             with self._changed:
-                self._core.abandon(f"it cannot go on: {error}")
+                self._core.abandon(f"the producer failed: {error}")
                 self._settle()
 
     def _send_all(self) -> None:
@@ -134,7 +134,7 @@ class Producer(ProducerProgress):
                     self._changed.wait(None if at is None else max(at - now, 0.001))
             what = self._wire.send(request)
             with self._changed:
-                self._core.heard(request, heard(what))
+                self._core.on_result(request, effect_result(what))
                 self._settle()
 
     def _settle(self) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any
 
-from polynya.client.clock import heard
+from polynya.client.clock import effect_result
 from polynya.client.errors import ProducerFailed
 from polynya.client.handles import ProducerProgress
 from polynya.client.messages import Retry
@@ -58,7 +58,7 @@ class OpeningProducer:
         return self._producer
 
     async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        assert self._producer is not None, "it was entered"
+        assert self._producer is not None, "the append was entered"
         await self._producer.__aexit__(kind, *rest)
 
 
@@ -135,7 +135,7 @@ class AsyncProducer(ProducerProgress):
 
     async def abandon(self) -> None:
         """Stop immediately. Records without a receipt may or may not be stored."""
-        self._core.abandon("it was abandoned")
+        self._core.abandon("the producer was abandoned")
         self._settle()
         await self._end()
 
@@ -156,7 +156,7 @@ class AsyncProducer(ProducerProgress):
         try:
             await self._send_all()
         except Exception as error:  # noqa: BLE001 (`append` and `flush` raise the failure)
-            self._core.abandon(f"it cannot go on: {error}")
+            self._core.abandon(f"the producer failed: {error}")
             self._settle()
 
     async def _send_all(self) -> None:
@@ -170,7 +170,7 @@ class AsyncProducer(ProducerProgress):
                     async with asyncio.timeout(None if at is None else max(at - now, 0.0)):
                         await self._news.wait()
             what = await self._wire.send(request)
-            self._core.heard(request, heard(what))
+            self._core.on_result(request, effect_result(what))
             self._settle()
 
     def _settle(self) -> None:

@@ -1,0 +1,1 @@
+"""The asyncio client: it carries out operations and runs producers and workers in tasks."""

@@ -1,0 +1,1 @@
+"""The blocking client: it carries out operations and runs producers and workers in threads."""

@@ -1,0 +1,172 @@
+"""Appends to the groups of one core: judged by committed state, limited by memory, then proposed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from polynya.base.errors import NotLeader
+from polynya.base.limits import HOT_BYTES_PER_CORE
+from polynya.cold import FaultedStreams
+from polynya.service.streams.dependencies import Proposer
+from polynya.stream.commands import Append, Command, Produce
+from polynya.stream.machine import Machine
+from polynya.stream.replies import Code, Done, Reply
+from polynya.stream.rules.repeats import adds_nothing
+from polynya.stream.state.model import Stream
+
+
+class HotMemory:
+    """The limits of unflushed bytes: of one core, and of each of its groups."""
+
+    def __init__(
+        self,
+        machines: Mapping[int, Machine],
+        faulted: FaultedStreams,
+        proposer: Proposer,
+        group_bytes_max: int,
+    ) -> None:
+        self.bytes = sum(machine.hot_bytes for machine in machines.values())  # after the last turn
+        self.bytes_max = max(HOT_BYTES_PER_CORE, group_bytes_max)
+        self.group_bytes_max = group_bytes_max
+        self.turns = 0  # grows with each measurement; unchanged means nothing to scan
+        self.refused = 0
+        self.store_is_full: Callable[[], bool] = lambda: False
+        self._machines = machines
+        self._faulted = faulted
+        self._proposer = proposer
+
+    def measure(self) -> None:
+        """Update the total. Call this after each turn that applied a command."""
+        self.turns += 1
+        hot = sum([machine.hot_bytes for machine in self._machines.values()])
+        self.bytes = hot - self._faulted.bytes
+
+    def has_room(self, group: int, size: int) -> bool:
+        """Report whether this append fits into the limits, with the bytes in flight to the journal."""
+        inflight = self._proposer.inflight_bytes
+        if self.bytes + inflight + size > self.bytes_max:
+            return False
+        counted = self._machines[group].hot_bytes - self._faulted.bytes_of(group)
+        room = self.group_bytes_max - counted - size
+        return room >= inflight or (room >= 0 and room >= self._proposer.inflight_bytes_of(group))
+
+    def refuse(self, size: int, done: Done) -> None:
+        """Refuse with a retryable code, or for good if no flush can make enough room."""
+        bound = min(self.group_bytes_max, self.bytes_max)
+        if size > bound:
+            done(Reply(Code.APPEND_EXCEEDS_MEMORY_LIMIT, byte=bound))
+        else:
+            self.refused += 1
+            done(Reply(Code.MEMORY_PRESSURE, detail=self.store_is_full() or None))
+
+
+class Waiting(Protocol):
+    """The interface of the rehydration for appends."""
+
+    @property
+    def racing(self) -> Mapping[str, int]: ...
+
+    def hold(self, group: int, name: str, command: Command, done: Done) -> None: ...
+
+
+class LocalStreams(Protocol):
+    """The interface of the local streams that decides about an append before the log does."""
+
+    def readable(self, group: int) -> bool: ...
+
+    def settled(self, name: str) -> bool: ...
+
+    def judge_time(self, group: int, stream: Stream | None) -> None: ...
+
+
+class Appends:
+    """The appends of one core. `epoch` changes whenever the judgement of a stream may change: by
+    any applied command other than an append, an eviction in flight, a fault, or a group that comes
+    or goes."""
+
+    def __init__(
+        self,
+        machines: Mapping[int, Machine],
+        proposer: Proposer,
+        streams: LocalStreams,
+        memory: HotMemory,
+        faulted: FaultedStreams,
+        rehydration: Waiting,
+    ) -> None:
+        self.epoch = 0
+        self._machines = machines
+        self._proposer = proposer
+        self._streams = streams
+        self._memory = memory
+        self._faulted = faulted
+        self._rehydration = rehydration
+
+    def propose(self, group: int, command: Append | Produce, done: Done) -> bool:
+        """Propose an append that was stamped in this pass of the loop, unless committed state allows
+        a definite refusal. Return True if the next one to its stream needs no such judgement, until
+        the epoch changes."""
+        machine = self._machines.get(group)
+        if machine is None:  # the group left while the command waited
+            done(NotLeader(0))
+            return False
+        name, racing = command.name, self._rehydration.racing
+        stream = machine.streams.get(name)
+        plain = False
+        if stream is None:
+            if name in machine.evicted:
+                self._rehydration.hold(group, name, command, done)
+                return False
+            if self._streams.settled(name) and self._streams.readable(group):
+                done(Reply(Code.NOT_FOUND))
+                return False
+        elif stream.ttl_seconds is not None or stream.expires_at_ms is not None:
+            self._streams.judge_time(group, stream)
+        elif racing and name in racing:
+            self._rehydration.hold(group, name, command, done)
+            return False
+        else:
+            plain = True
+        if self._faulted.by_uid and stream is not None and stream.uid in self._faulted:
+            plain = False
+            if not adds_nothing(stream, command):
+                done(Reply(Code.STREAM_FAULTED))
+                return False
+        self.admit(group, command, done)
+        return plain
+
+    def admit(self, group: int, command: Append | Produce, done: Done) -> None:
+        """Propose an append that is within the limits of memory, or adds nothing; refuse others."""
+        batch = command.batch
+        size = 0 if batch is None else len(batch.payload)
+        proposer, memory, machine = self._proposer, self._memory, self._machines[group]
+        more = proposer.inflight_bytes + size
+        if (
+            (memory.bytes + more <= memory.bytes_max and machine.hot_bytes + more <= memory.group_bytes_max)
+            or not size
+            or memory.has_room(group, size)
+            or adds_nothing(machine.streams.get(command.name), command)
+        ):
+            proposer.propose(group, command, done)
+        else:
+            memory.refuse(size, done)
+
+
+class Appender:
+    """The bound appender of one stream of a local group. It judges the stream once in an epoch."""
+
+    __slots__ = ("_appends", "_epoch", "_group")
+
+    def __init__(self, appends: Appends, group: int) -> None:
+        self._appends = appends
+        self._group = group
+        self._epoch = -1  # in which the stream needs no judgement
+
+    def append(self, command: Append | Produce, done: Done) -> None:
+        """Propose an append to the stream."""
+        appends = self._appends
+        epoch = appends.epoch
+        if self._epoch == epoch:
+            appends.admit(self._group, command, done)
+        else:
+            self._epoch = epoch if appends.propose(self._group, command, done) else -1

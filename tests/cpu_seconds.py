@@ -1,0 +1,149 @@
+"""CPU seconds of each test with all processes that it starts: the honest measure where a machine is shared.
+
+`make test-times` runs the tests with `--costs FILE`, prints the dearest, and keeps the times of files, by which a run is ordered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import pytest
+
+KEPT = Path(__file__).with_suffix(".json")
+KEPT_FROM = 1.0  # seconds: shorter files need no place in the order
+SHOWN = 40
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Cost(NamedTuple):
+    """CPU seconds, and seconds from the beginning to the end."""
+
+    cpu: float
+    wall: float
+
+    def __add__(self, other: Any) -> Cost:
+        return Cost(self.cpu + other.cpu, self.wall + other.wall)
+
+
+def cpu_seconds_used() -> float:
+    """CPU seconds of this process, of those that it waited for, and of all that are below it now.
+
+    Processes whose parent is killed are not counted from then on."""
+    total = 0.0
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        usage = resource.getrusage(who)
+        total += usage.ru_utime + usage.ru_stime
+    return total + sum(_below(os.getpid()))
+
+
+def _below(root: int) -> Iterator[float]:
+    """CPU seconds of each descendant, with those of its children that ended."""
+    children: dict[int, list[int]] = defaultdict(list)
+    seconds: dict[int, float] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it ended meanwhile
+            children[int(fields[1])].append(int(name))
+            seconds[int(name)] = sum(map(int, fields[11:15])) / TICKS
+    todo = list(children[root])
+    while todo:
+        each = todo.pop()
+        yield seconds[each]
+        todo += children[each]
+
+
+class Meter:
+    """A plugin of pytest that measures each test and appends a line of JSON to a file: name, CPU seconds, seconds."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._is_worker = "PYTEST_XDIST_WORKER" in os.environ
+        self._began = Cost(0.0, 0.0)
+        if not self._is_worker:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self) -> Iterator[Any]:
+        self._began = Cost(cpu_seconds_used(), perf_counter())
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, call: pytest.CallInfo[Any]) -> Iterator[Any]:
+        report = yield
+        if call.when == "teardown":
+            cost = (cpu_seconds_used() - self._began.cpu, perf_counter() - self._began.wall)
+            report.user_properties.append(("cost", cost))
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Write the line where the reports of all workers come together."""
+        cost = dict(report.user_properties).get("cost")
+        if cost is not None and not self._is_worker:
+            with self._path.open("a") as file:
+                file.write(json.dumps([report.nodeid, *(round(each, 3) for each in cost)]) + "\n")
+
+
+def measured(paths: list[Path]) -> dict[str, Cost]:
+    """The cost of each test in files that a meter wrote; of several for one test, the last."""
+    lines = (json.loads(line) for path in paths for line in path.read_text().splitlines())
+    return {name: Cost(cpu, wall) for name, cpu, wall in lines}
+
+
+def by_file(tests: dict[str, Cost]) -> dict[str, Cost]:
+    files: dict[str, Cost] = defaultdict(lambda: Cost(0.0, 0.0))
+    for name, cost in tests.items():
+        files[name.partition("::")[0]] += cost
+    return dict(files)
+
+
+def kept() -> dict[str, Cost]:
+    """The costs of files that are checked in."""
+    return {name: Cost(*cost) for name, cost in json.loads(KEPT.read_text()).items()}
+
+
+def keep(files: dict[str, Cost]) -> None:
+    """Replace what is known of these files; forget files that are gone."""
+    root = KEPT.parents[1]
+    known = {name: cost for name, cost in (kept() | files).items() if (root / name).exists() and max(cost) >= KEPT_FROM}
+    lines = (f'"{name}": [{cost.cpu:.1f}, {cost.wall:.1f}]' for name, cost in sorted(known.items()))
+    KEPT.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def order(files: dict[str, Cost]) -> dict[str, float]:
+    """Seconds that a file keeps a worker busy: with work of its own processes, or waiting."""
+    return {name: max(cost) for name, cost in files.items()}
+
+
+def table(costs: dict[str, Cost]) -> str:
+    dearest = sorted(costs.items(), key=lambda item: item[1], reverse=True)[:SHOWN]
+    return "\n".join(["    CPU    wall", *(f"{cost.cpu:7.1f} {cost.wall:7.1f}  {name}" for name, cost in dearest)])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m cpu_seconds", description=__doc__.partition("\n")[0])
+    parser.add_argument("costs", nargs="+", type=Path, help="files that pytest --costs wrote")
+    parser.add_argument("--keep", action="store_true", help=f"write the times of files to {KEPT.name}, by which a run is ordered")
+    options = parser.parse_args()
+    tests = measured(options.costs)
+    files = by_file(tests)
+    print(f"{table(files)}\n\n{table(tests)}\n\n{sum(cost.cpu for cost in tests.values()):.0f} CPU seconds, {len(tests)} tests")
+    if options.keep:
+        keep(files)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

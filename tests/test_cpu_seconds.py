@@ -1,0 +1,81 @@
+"""The CPU seconds of a test are those of all that it started; files run in the order of what is recorded of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import cpu_seconds
+import pytest
+from cpu_seconds import Cost, by_file, keep, kept, measured, order, table
+
+ROOT = Path(__file__).parents[1]
+SPIN = "import time\nend = time.process_time() + {seconds}\nwhile time.process_time() < end: pass\n"
+TESTS = f"""
+import subprocess, sys
+
+def test_here():
+    exec({SPIN.format(seconds=0.2)!r})
+
+def test_in_a_child():
+    subprocess.run([sys.executable, "-c", {SPIN.format(seconds=0.3)!r}], check=True)
+
+def test_idle():
+    pass
+"""
+PLUGIN = """
+from pathlib import Path
+from cpu_seconds import Meter
+
+def pytest_configure(config):
+    config.pluginmanager.register(Meter(Path(__file__).parent / "costs"))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("workers", [(), ("-n", "1")])
+def test_a_test_costs_what_it_and_its_children_compute(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    (tmp_path / "test_some.py").write_text(TESTS)
+    (tmp_path / "conftest.py").write_text(PLUGIN)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *workers, "."]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "tests")}
+    environment.pop("PYTEST_XDIST_WORKER", None)  # of the run that this test is a part of
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    costs = {name.rpartition("::")[2]: cost for name, cost in measured([tmp_path / "costs"]).items()}
+    assert list(costs) == ["test_here", "test_in_a_child", "test_idle"]
+    assert costs["test_here"].cpu >= 0.2 and costs["test_in_a_child"].cpu >= 0.3 and costs["test_idle"].cpu < 0.2
+    assert costs["test_here"].wall >= 0.2
+
+
+def test_files_are_the_sum_of_their_tests_and_ordered_by_what_keeps_a_worker_busy(tmp_path: Path) -> None:
+    lines = [
+        ["tests/a.py::one", 1.0, 5.0],
+        ["tests/b.py::two", 2.0, 2.5],
+        ["tests/a.py::three[x::y]", 0.5, 0.5],
+        ["tests/b.py::two", 4.0, 3.0],
+    ]
+    (tmp_path / "costs").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    tests = measured([tmp_path / "costs"])
+    assert by_file(tests) == {"tests/a.py": Cost(1.5, 5.5), "tests/b.py": Cost(4.0, 3.0)}
+    assert order(by_file(tests)) == {"tests/a.py": 5.5, "tests/b.py": 4.0}
+    assert [line.split()[-1] for line in table(by_file(tests)).splitlines()[1:]] == ["tests/b.py", "tests/a.py"], "the dearest first"
+
+
+def test_what_is_kept_is_of_files_that_are_there_and_not_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_seconds, "KEPT", tmp_path / "tests" / "cpu_seconds.json")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "a.py").touch()
+    (tmp_path / "tests" / "b.py").touch()
+    cpu_seconds.KEPT.write_text('{"tests/a.py": [9.0, 9.0], "tests/gone.py": [9.0, 9.0]}')
+    keep({"tests/b.py": Cost(0.21, 2.04)})
+    assert kept() == {"tests/a.py": Cost(9.0, 9.0), "tests/b.py": Cost(0.2, 2.0)}
+    keep({"tests/a.py": Cost(0.1, 0.2)})
+    assert kept() == {"tests/b.py": Cost(0.2, 2.0)}
+
+
+def test_the_files_whose_times_are_kept_are_there() -> None:
+    assert not [name for name in kept() if not (ROOT / name).exists()]
