@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from missing import missing, needed_program
+from missing import left_out, needed_program
 from product import RunningNode, environment
 
 from polynya.stream.commands import KAFKA_CONTENT_TYPE
@@ -152,7 +152,7 @@ def test_a_consumer_waits_for_what_comes(node: RunningNode) -> None:
 def java(node: RunningNode, tool: str, *arguments: str, given: bytes = b"") -> str:
     libraries = os.environ.get("KAFKA_LIBS", "")
     if not libraries or not Path(libraries).is_dir():
-        missing("Kafka's Java tools: set KAFKA_LIBS to a folder with the jars of org.apache.kafka:kafka-tools:4.3.1")
+        left_out("Kafka's Java tools: set KAFKA_LIBS to a folder with the jars of org.apache.kafka:kafka-tools:4.3.1")
     command = [needed_program("java"), "-Xmx256m", "-cp", f"{libraries}/*", tool, "--bootstrap-server", node.kafka, *arguments]
     done = subprocess.run(command, input=given, capture_output=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()

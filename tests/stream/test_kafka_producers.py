@@ -119,6 +119,18 @@ def test_the_level_goes_by_what_a_command_holds() -> None:
     assert level_for(Create("a", 1, "", Encoding.JSON)) == 1
 
 
+def test_a_follower_of_the_tail_is_told_of_each_batch_once(machine: Machine) -> None:
+    stream = machine.lookup(NAME)
+    assert stream is not None
+    produce(machine, 0)
+    machine.watched = {stream.uid}
+    for _ in range(2):
+        produce(machine, 1, 3)
+    (effect,) = machine.take_effects()
+    assert (effect.begin_record, effect.begin_byte, effect.record, effect.byte) == (1, 10, 4, 40)
+    assert effect.batch == kafka_batch(3)
+
+
 def test_a_standalone_group_that_has_a_kafka_batch_is_of_level_3(machine: Machine) -> None:
     assert machine.level == 1
     produce(machine, 0)
