@@ -190,10 +190,12 @@ CIRCLES = {  # what may import each other inside a room, type hints included -> 
         "the routed service and its helpers name each other in hints",
     ),
     "front": (
-        "common.response_memory http.api.buckets http.auth.authorization http.connection http.protocol.append_template http.protocol.exchange "
-        "http.routes.append http.routes.bucket http.routes.create http.routes.delete http.routes.head http.routes.listing "
-        "http.routes.long_poll http.routes.pages http.routes.positions http.routes.preconditions http.routes.read http.routes.refusals "
-        "http.routes.retention http.routes.sse http.routes.table http.server",
+        "http.api.buckets http.auth.authorization http.connection http.protocol.exchange "
+        "http.routes.append http.routes.append_template http.routes.bucket http.routes.create "
+        "http.routes.delete http.routes.head http.routes.listing http.routes.long_poll "
+        "http.routes.pages http.routes.preconditions http.routes.read http.routes.read_request "
+        "http.routes.refusals http.routes.retention http.routes.sse http.routes.table "
+        "http.server",
         "an exchange, its connection and the handlers of its routes name each other in hints",
     ),
 }

@@ -14,7 +14,7 @@ from msgspec import structs
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
 from polynya.base.names import group_of
-from polynya.replica.log import decode_command, encode_command
+from polynya.replica.log import check_proposal, decode_command, encode_command
 from polynya.service.api import AppendTo, Facts, Page, ReadQuery, Refusal, Sink, Span, Trimmed, TrimQuery
 from polynya.service.routing import messages, relay
 from polynya.service.routing.bundles import Bundles, handler_of
@@ -419,7 +419,9 @@ class NodeService:
         def done(outcome: Reply | BaseException) -> None:
             reply(outcome if isinstance(outcome, BaseException) else messages.encode(outcome))
 
-        self.local.propose(group, self.local.stamped(decode_command(body[2:])), done)
+        command = self.local.stamped(decode_command(body[2:]))
+        check_proposal(command)  # the engine trusts appends
+        self.local.propose(group, command, done)
 
 
 async def _nothing_to_flush(prefix: str) -> None:
