@@ -19,7 +19,12 @@ from polynya.service.api import AppendTo, Facts, Page, ReadQuery, Refusal, Sink,
 from polynya.service.routing import messages, relay
 from polynya.service.routing.bundles import Bundles, handler_of
 from polynya.service.routing.fan_out import ReplicaFanOut
-from polynya.service.routing.forwarding import LOOK_SECONDS, PATIENCE_SECONDS, Forwarding
+from polynya.service.routing.forwarding import (
+    LOOK_SECONDS,
+    PATIENCE_SECONDS,
+    Forwarding,
+    ForwardingAppender,
+)
 from polynya.service.routing.remote_tails import RemoteTails, TailTransport, serve_tails
 from polynya.service.streams.appends import Appender
 from polynya.service.streams.forks import create_fork
@@ -97,10 +102,12 @@ class NodeService:
 
     def appender(self, name: str) -> AppendTo:
         group = self._routes.get(name) or self.group_of(name)
-        if self._forwarding is not None:
-            return partial(self._forwarding.propose, group)
+        forwarding = self._forwarding
         if group % self._cores == self._core:
-            return Appender(self.local.appends, group).append
+            here = Appender(self.local.appends, group).append
+            return here if forwarding is None else ForwardingAppender(forwarding, group, here).append
+        if forwarding is not None:
+            return partial(forwarding.propose, group)
         return partial(self._propose_at, group)
 
     def propose(self, name: str, command: Command, done: Done) -> None:
