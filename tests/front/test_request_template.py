@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polynya.base.errors import Unavailable
-from polynya.front.http.protocol.append_template import RequestTemplate, compile_template
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.router import Router
 from polynya.front.http.routes.append import parse_append
+from polynya.front.http.routes.append_template import RequestTemplate, compile_template
 from polynya.stream.commands import Producer
 from polynya.wire.http1 import BadRequest, HeadParser
 
@@ -34,7 +34,7 @@ def learned(block: bytes) -> RequestTemplate | None:
 def test_a_known_head_gives_the_body_and_its_producer() -> None:
     repeat = learned(HEAD)
     assert repeat is not None
-    assert (repeat.request.name, repeat.producer_id, repeat.producer_epoch) == ("default/orders", "p-1", 3)
+    assert (repeat.name, repeat.producer_id, repeat.producer_epoch) == ("default/orders", "p-1", 3)
     data = HEAD.replace(b"seq: 17", b"seq: 1234").replace(b"length: 5", b"length: 11") + b"\r\n\r\nhello world"
     found = repeat.read(data)
     assert found is not None
@@ -115,8 +115,8 @@ def test_never_another_meaning_than_the_parser_s(data: st.DataObject) -> None:
     assert head.length == len(found[0])
     assert found[1] == Producer("p-1", 3, int(head.headers["producer-seq"]))
     variable = {"producer-seq": "", "content-length": ""}
-    assert head.headers | variable == repeat.request.exchange.head.headers | variable
-    assert (head.method, head.target) == (repeat.request.exchange.head.method, repeat.request.exchange.head.target)
+    assert head.headers | variable == repeat.exchange.head.headers | variable
+    assert (head.method, head.target) == (repeat.exchange.head.method, repeat.exchange.head.target)
 
 
 def append_of(body: bytes, **more: str) -> bytes:

@@ -79,7 +79,7 @@ async def test_a_leader_that_logs_noise_is_followed_no_more_and_recovers(world: 
     await leader.append(A, b"1;")
     encode = log.encode_command
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("polynya.engine.replicated.encode_proposal", lambda command: b"\xc1" + encode(command))
+        patched.setattr("polynya.engine.replicated.encode_command", lambda command: b"\xc1" + encode(command))
         stuck = asyncio.ensure_future(leader.append(A, b"noise;"))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -127,9 +127,32 @@ def test_a_leader_that_logs_nonsense_ends_no_follower_and_nothing_of_it_is_store
 @story
 async def test_nonsense_is_not_proposed(world: World, leader: Node) -> None:
     group, term = world.group_of(A), leader.core.term(world.group_of(A))
-    for _, command in NONSENSE:
+    for _, command in NONSENSE:  # an append is checked where it enters: see the next test
+        if type(command) is not Append:
+            with pytest.raises(InvalidMessage, match="refused to propose"):
+                leader.core.propose(group, command, lambda answer: None)
+    await leader.append(A, b"1;")
+    assert leader.core.term(group) == term and await leader.read(A) == b"1;"
+
+
+@story
+async def test_a_senseless_append_of_a_hostile_relay_is_not_proposed(world: World, leader: Node) -> None:
+    group, term = world.group_of(A), leader.core.term(world.group_of(A))
+    head = group.to_bytes(2, "little")
+    hear = leader.engine.service._on_propose
+    sound, replace = Append(A, 1, "text/plain", raw_batch(b"x")), msgspec.structs.replace
+    for command in (
+        replace(sound, batch=replace(raw_batch(b"noise"), records=2, lengths=b"\1\0\0\0")),
+        replace(sound, batch=replace(raw_batch(b"noise"), encoding=9)),
+        replace(sound, producer=Producer("p", 0, 0, kind=7)),
+        replace(sound, producer=Producer("p", 0, 5, 4)),
+        replace(sound, incarnation=-1),
+    ):
         with pytest.raises(InvalidMessage, match="refused to propose"):
-            leader.core.propose(group, command, lambda answer: None)
+            hear(head + log.encode_command(command), lambda answer: None, 2)
+    for command in (NEGATIVE, MANY):
+        with pytest.raises(msgspec.ValidationError):
+            hear(head + log.encode_command(command), lambda answer: None, 2)
     await leader.append(A, b"1;")
     assert leader.core.term(group) == term and await leader.read(A) == b"1;"
 

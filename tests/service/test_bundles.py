@@ -115,6 +115,20 @@ def test_a_command_of_a_later_release_is_the_fault_of_it_alone():
     assert taken == ["a", "b"] and replies[1] is None and replies[0] is not None is not replies[2] and list(faults) == [1]
 
 
+def test_a_senseless_append_of_another_core_is_refused_and_the_others_are_proposed():
+    async def work(world: World) -> None:
+        sound, answers = world.ask(1, "a"), []
+        strange = Append("b", 1, "", Batch(Encoding.BYTES, 3, b"xyz", 0))
+        world.bundles.propose(5, 1, strange, encode_command(strange), answers.append)
+        await asyncio.sleep(0)
+        assert [append.name for _, append, _ in world.proposed] == ["a"] and not answers
+        world.proposed[0][2](Reply(Code.OK))
+        assert sound == [Reply(Code.OK)]
+        assert "refused to propose an invalid command: the record lengths of a batch" in str(answers[0])
+
+    story(work)
+
+
 def test_who_does_not_lead_says_who_does_and_a_lost_connection_is_everybodys():
     async def work(world: World) -> None:
         answers = [world.ask(3, "a"), world.ask(3, "b")]

@@ -13,7 +13,7 @@ import pytest
 from polynya.base.errors import InvalidMessage, NotLeader, OutcomeUnknown, Unavailable
 from polynya.replica.log import decode_command, encode_command
 from polynya.service.routing import forwarding, messages
-from polynya.service.routing.forwarding import CoreAddress, Forwarding
+from polynya.service.routing.forwarding import CoreAddress, Forwarding, ForwardingAppender
 from polynya.service.routing.group_locations import BirthMap, GroupLocations
 from polynya.service.routing.relay import THROUGH
 from polynya.stream.any_command import AnyCommand
@@ -100,6 +100,18 @@ class World:
         self.forwarding.propose(group, Append(str(number), 1, "", None), answers.append)
         return answers
 
+    def appender(self, group: int) -> tuple[list[tuple[int, Any]], Callable[[int], list[Any]]]:
+        """What reaches the stream straight, as (number, done), and a function that appends a number."""
+        straight: list[tuple[int, Any]] = []
+        to = ForwardingAppender(self.forwarding, group, lambda command, done: straight.append((_number_of(command), done)))
+
+        def append(number: int) -> list[Any]:
+            answers: list[Any] = []
+            to.append(Append(str(number), 1, "", None), answers.append)
+            return answers
+
+        return straight, append
+
     def propose(self, group: int, number: int) -> list[Any]:
         answers: list[Any] = []
         self.forwarding.propose(group, Acknowledge(number), answers.append)
@@ -147,6 +159,54 @@ def test_what_is_led_here_stays_here():
         assert [entry[:2] for entry in world.here] == [(2, 7)] and not world.asked
         world.here[0][2](OK)
         assert answers == [OK]
+
+    story(work)
+
+
+def test_a_kept_appender_goes_straight_to_its_stream_only_while_the_group_is_led_here():
+    async def work(world: World) -> None:
+        straight, append = world.appender(2)
+        world.lead(2, 1)
+        answers = [append(1), append(2), append(3)]
+        assert [entry[1] for entry in world.here] == [1] and [number for number, _ in straight] == [2, 3]
+        world.here[0][2](OK)
+        for _, done in straight:
+            done(OK)
+        assert answers == [[OK]] * 3 and world.forwarding.demand.here[2] == 3
+        world.lead(2, 3)
+        append(4)
+        assert len(straight) == 2
+        await turns()
+        assert world.places() == [(3 << 8 | 0, 4)]
+        world.asked[0][2](messages.encode(OK))
+        world.lead(2, 1)
+        append(5)
+        append(6)
+        assert [entry[1] for entry in world.here] == [1, 5] and [number for number, _ in straight] == [2, 3, 6]
+        world.forwarding.gone(2)
+        append(7)
+        assert len(straight) == 3
+
+    story(work)
+
+
+def test_a_kept_appender_does_not_overtake_what_was_refused_and_sets_out_again():
+    async def work(world: World) -> None:
+        straight, append = world.appender(2)
+        world.lead(2, 1)
+        append(1)
+        answers = append(2)
+        straight[0][1](NotLeader(0))  # the engine knows before the forwarding does
+        assert [entry[1] for entry in world.here] == [1, 2] and not answers
+        append(3)
+        assert len(straight) == 1, "it waits behind the second attempt"
+        world.here[1][2](OK)
+        assert answers == [OK]
+        await until(lambda: len(world.here) == 3)
+        world.here[2][2](OK)
+        append(4)
+        append(5)
+        assert [entry[1] for entry in world.here] == [1, 2, 3, 4] and straight[1][0] == 5
 
     story(work)
 

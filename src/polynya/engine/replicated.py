@@ -45,7 +45,7 @@ from polynya.raft import (
     decode_message,
 )
 from polynya.replica import Group
-from polynya.replica.log import ENTRY_BYTES_MAX, encode_proposal
+from polynya.replica.log import ENTRY_BYTES_MAX, encode_command, encode_proposal
 from polynya.replica.member import Member, Proposal, bundled, parts_of
 from polynya.stream.commands import Append, Bundle, Command, PublishSlices, ReplaceSlices
 from polynya.stream.machine import Machine
@@ -169,10 +169,16 @@ class ReplicatedEngine:
         """Propose a command. `done` is called once, on the loop, perhaps before this returns. It gets the reply, NotLeader or
         Unavailable (never applied), or OutcomeUnknown. An encoding error is raised, and then nothing is proposed."""
         member = self.members.get(group)
-        refusal = NotLeader(0) if member is None else self._refusal(member, command)
-        payload = encode_proposal(command) if refusal is None else b""
-        if refusal is not None or member is None or len(payload) > ENTRY_BYTES_MAX:
-            done(refusal or Unavailable("the entry is too large for a message between nodes"))
+        if member is None:
+            done(NotLeader(0))
+            return
+        refusal = self._refusal(member, command)
+        if refusal is not None:
+            done(refusal)
+            return
+        payload = encode_command(command) if type(command) is Append else encode_proposal(command)
+        if len(payload) > ENTRY_BYTES_MAX:
+            done(Unavailable("the entry is too large for a message between nodes"))
             return
         if not member.queue:
             self._queued.append(member)

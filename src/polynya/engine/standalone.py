@@ -92,7 +92,7 @@ class StandaloneEngine:
             self.counters.overloaded += 1
             done(Unavailable("the journal is behind: too many bytes are in flight; retry"))
             return
-        payload = encode_proposal(command)
+        payload = encode_command(command) if type(command) is Append else encode_proposal(command)
         size = len(payload)
         self.inflight_bytes += size
         run = self._runs.get(group)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from polynya.base.limits import APPEND_BYTES_MAX, HEADER_BLOCK_BYTES_MAX, PIPELINED_REQUESTS_MAX
-from polynya.front.http.protocol.append_template import RequestTemplate, compile_template
 from polynya.front.http.protocol.errors import ERRORS, Failure, error_body
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.responses import CLOSE, COMMON, STATUS_LINES
@@ -20,6 +19,7 @@ from polynya.front.http.protocol.settings import (
     LINGER_SECONDS,
     STALL_SECONDS,
 )
+from polynya.front.http.routes.append_template import RequestTemplate, compile_template
 from polynya.wire.http1 import CHUNKED, BadRequest, ChunkedBody, Head, find_head
 
 if TYPE_CHECKING:
@@ -100,15 +100,13 @@ class Connection(asyncio.Protocol):
             and (self.meter is None or not self.meter.take(self.front.now(), len(found[0])))  # an error needs the full parse
         ):
             self._appends_alone = True
-            request = template.request
-            exchange = request.exchange  # its last response was sent
-            exchange.request_id = ""
-            exchange.number = number = self._next
+            template.number = number = self._next
             self._next = number + 1
+            body, producer = found
             try:
-                request.propose(found[0], found[1])
+                template.propose(body, producer, template.done)
             except Exception as error:  # noqa: BLE001 (the client must get an answer)
-                exchange.fault(error)
+                template.exchange_now().fault(error)
             return
         if self._body is not None:
             self._feed_body(data)
@@ -351,8 +349,10 @@ class Connection(asyncio.Protocol):
 
     # --- responses -------------------------------------------------------------------------------------------------------------
 
-    def send(self, number: int, data: bytes, *, close: bool = False, body: Sequence[bytes | memoryview] = ()) -> None:
-        """Send the complete response to request `number`, `body` after `data`. It is held until all earlier responses are sent."""
+    def send(self, number: int, data: bytes, close: bool = False, body: Sequence[bytes | memoryview] = ()) -> None:
+        """Send the complete response to request `number`, `body` after `data`. It is held until all earlier responses are sent.
+
+        The defaults are positional: the interpreter calls such a function without a new C frame."""
         if number != self._sent:
             self._ready[number] = (b"".join((data, *body)) if body else data, close)
             return

@@ -18,6 +18,7 @@ from msgspec.structs import force_setattr
 from polynya.base.errors import NotLeader, OutcomeUnknown
 from polynya.base.limits import MIB
 from polynya.base.msgpack import array_head
+from polynya.replica.log import check_proposal
 from polynya.service.routing import messages, relay
 from polynya.stream.commands import Append, Command, Produce
 from polynya.stream.replies import Done, Reply
@@ -209,6 +210,7 @@ def handler_of(
                 if isinstance(append, Exception):
                     raise append
                 force_setattr(append, "now_ms", stamp)  # the struct is not shared yet
+                check_proposal(append)  # the engine trusts appends
                 propose(group, append, done)
             except Exception as fault:  # the other appends of the bundle still need their replies
                 done(fault)

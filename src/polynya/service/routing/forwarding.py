@@ -10,6 +10,7 @@ import asyncio
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Container, Iterator
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -18,6 +19,7 @@ from polynya.base.errors import InvalidMessage, NotLeader, Unavailable
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
 from polynya.engine.append_origins import AppendOrigins
 from polynya.replica.log import encode_command
+from polynya.service.api import AppendTo
 from polynya.service.routing import messages, relay
 from polynya.service.routing.bundles import AppendBundle, Bundles
 from polynya.service.routing.group_locations import GroupLocations
@@ -130,6 +132,9 @@ class Forwarding:
         self._target: dict[
             int, int
         ] = {}  # … and their target: to keep the order, the group uses another target only when none is in flight
+        # Groups led here of which no proposal is in flight or waits. Members are re-judged by
+        # `propose`, and leave when the leader may change, or when an attempt sets out or waits.
+        self.direct: set[int] = set()
         self._news: set[int] = set()
         self._looking: asyncio.TimerHandle | None = None
         self._telling: asyncio.TimerHandle | None = None
@@ -202,6 +207,7 @@ class Forwarding:
 
     def gone(self, group: int) -> None:
         """Handle the removal of the group's replica from this core."""
+        self.direct.discard(group)
         self._leaders[group] = 0
         self._leaderless.pop(group, None)
         self._news.add(group)
@@ -226,18 +232,21 @@ class Forwarding:
         if group not in self._led or self._flying.get(group) or group in self._waiting:
             self._send(self._attempt(group, command, done))
             return
-
-        def answered(answer: Reply | BaseException) -> None:
-            if type(answer) is NotLeader:
-                self._send(self._attempt(group, command, done))
-            else:
-                done(answer)
-
+        if bundle is None:
+            self.direct.add(group)
         self.demand.here[group] += 1
-        self._here(group, command, answered)
+        self._here(group, command, partial(self.answered, group, command, done))
+
+    def answered(self, group: int, command: Command, done: Done, answer: Reply | BaseException) -> None:
+        """Handle the answer to a proposal to a group that this core led."""
+        if type(answer) is NotLeader:
+            self._send(self._attempt(group, command, done))
+        else:
+            done(answer)
 
     def led(self, group: int) -> None:
         """Handle a possible change of the leader or role of a local group."""
+        self.direct.discard(group)
         leader = self.leader_here(group)
         if leader:
             self._leaderless.pop(group, None)
@@ -316,6 +325,7 @@ class Forwarding:
 
     def _go(self, attempt: _Attempt, target: int, *, known: bool) -> None:
         group, command = attempt.group, attempt.command
+        self.direct.discard(group)
         self._target[group] = target
         if target != self.place.core:
             self.forwarded += 1
@@ -408,6 +418,7 @@ class Forwarding:
             self.refused += 1
             attempt.done(Unavailable("too many proposals are waiting for a leader election; retry"))
             return
+        self.direct.discard(attempt.group)
         self._waiting_bytes += size
         waiting = self._waiting.setdefault(attempt.group, deque())
         if waiting and waiting[-1].number > attempt.number:  # it was in flight when those arrived
@@ -465,6 +476,27 @@ class Forwarding:
             if leader != self._leaders[group]:
                 self._leaders[group] = leader
                 self._retry(group)
+
+
+class ForwardingAppender:
+    """The bound appender of one stream of a group that this core may lead. While the group is
+    `direct`, an append goes to `here`, the bound appender of the local stream."""
+
+    __slots__ = ("_forwarding", "_group", "_here")
+
+    def __init__(self, forwarding: Forwarding, group: int, here: AppendTo) -> None:
+        self._forwarding = forwarding
+        self._group = group
+        self._here = here
+
+    def append(self, command: Append, done: Done) -> None:
+        """Propose an append to the stream."""
+        forwarding, group = self._forwarding, self._group
+        if group in forwarding.direct:
+            forwarding.demand.here[group] += 1
+            self._here(command, partial(forwarding.answered, group, command, done))
+        else:
+            forwarding.propose(group, command, done)
 
 
 def _size(attempt: _Attempt) -> int:

@@ -14,12 +14,12 @@ from msgspec import structs
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
 from polynya.base.names import group_of
-from polynya.replica.log import decode_command, encode_command
+from polynya.replica.log import check_proposal, decode_command, encode_command
 from polynya.service.api import AppendTo, DoneAll, Facts, Page, ReadQuery, Refusal, Sink, Span, Trimmed, TrimQuery
 from polynya.service.routing import messages, relay
 from polynya.service.routing.bundles import Bundles, handler_of
 from polynya.service.routing.fan_out import ReplicaFanOut
-from polynya.service.routing.forwarding import LOOK_SECONDS, PATIENCE_SECONDS, Forwarding
+from polynya.service.routing.forwarding import LOOK_SECONDS, PATIENCE_SECONDS, Forwarding, ForwardingAppender
 from polynya.service.routing.outcomes import Outcomes
 from polynya.service.routing.remote_tails import RemoteTails, TailTransport, serve_tails
 from polynya.service.streams.appends import Appender
@@ -99,10 +99,12 @@ class NodeService:
 
     def appender(self, name: str) -> AppendTo:
         group = self._routes.get(name) or self.group_of(name)
-        if self._forwarding is not None:
-            return partial(self._forwarding.propose, group)
+        forwarding = self._forwarding
         if group % self._cores == self._core:
-            return Appender(self.local.appends, group).append
+            here = Appender(self.local.appends, group).append
+            return here if forwarding is None else ForwardingAppender(forwarding, group, here).append
+        if forwarding is not None:
+            return partial(forwarding.propose, group)
         return partial(self._propose_at, group)
 
     def propose(self, name: str, command: Command, done: Done) -> None:
@@ -441,7 +443,9 @@ class NodeService:
         def done(outcome: Reply | BaseException) -> None:
             reply(outcome if isinstance(outcome, BaseException) else messages.encode(outcome))
 
-        self.local.propose(group, self.local.stamped(decode_command(body[2:])), done)
+        command = self.local.stamped(decode_command(body[2:]))
+        check_proposal(command)  # the engine trusts appends
+        self.local.propose(group, command, done)
 
 
 async def _nothing_to_flush(prefix: str) -> None:

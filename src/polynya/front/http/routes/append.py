@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
+from google_crc32c import value as crc32c
 
 from polynya.base.limits import CONTENT_TYPE_BYTES_MAX
 from polynya.front.http.protocol.errors import Failure
@@ -13,8 +14,8 @@ from polynya.front.http.protocol.responses import COMMON, owner_line
 from polynya.front.http.routes.bodies import batch_of, check_coding, encoding_of
 from polynya.front.http.routes.refusals import fail_reply, tail_headers
 from polynya.service.api import AppendTo
-from polynya.stream.commands import Append, Encoding, Producer
-from polynya.stream.replies import Code, Reply
+from polynya.stream.commands import Append, Batch, Encoding, Producer
+from polynya.stream.replies import Code, Done, Reply
 from polynya.wire.headers import (
     BadField,
     is_true,
@@ -25,6 +26,7 @@ from polynya.wire.headers import (
 )
 
 if TYPE_CHECKING:
+    from polynya.front.http.connection import Connection
     from polynya.front.http.server import HttpFront
 
 _REFUSED = int(Code.NOT_FOUND)  # this code and those above it are errors
@@ -37,13 +39,10 @@ _FOUND = b"HTTP/1.1 204 No Content\r\nStream-Record-Start: %d" + _KEYED
 
 
 class AppendRequest(msgspec.Struct):
-    """A parsed append: what its head says, and the exchange that gets the answer.
+    """A parsed append: what its head says, and the exchange that gets the answer."""
 
-    A connection keeps the request of a head that it receives again (`append_template`), and
-    proposes it with the next body and sequence number."""
-
-    exchange: Exchange
-    front: HttpFront
+    connection: Connection
+    number: int  # of the exchange
     name: str
     append: AppendTo
     content_type: str  # "" without a body
@@ -54,13 +53,23 @@ class AppendRequest(msgspec.Struct):
     incarnation: int
     keyed: bool  # has a body and a producer: success is 200, and a duplicate is 204
     plain: bool  # the answer needs no optional headers
+    exchange: Exchange
 
-    def propose(self, body: bytes, producer: Producer | None) -> None:
-        """Propose the append; `answer` sends the response. Raises `Failure` for a wrong body."""
-        batch = batch_of(self.encoding, body) if body else None
-        if batch is None and body:
+    def exchange_now(self) -> Exchange:
+        """Return the exchange of the response that is due."""
+        return self.exchange
+
+    def propose(self, body: bytes, producer: Producer | None, done: Done) -> None:
+        """Propose the append. `done` is `answer`, bound, which sends the response. Raises `Failure`
+        for a wrong body."""
+        batch: Batch | None
+        if not body:
+            batch = None
+        elif not self.encoding:
+            batch = Batch(0, 1, body, crc32c(body))  # Encoding.BYTES, without a call
+        elif (batch := batch_of(self.encoding, body)) is None:
             raise Failure("EMPTY_ARRAY")
-        front = self.front
+        front = self.connection.front
         counters = front.counters
         counters.appends += 1
         counters.bytes_in += len(body)
@@ -74,23 +83,23 @@ class AppendRequest(msgspec.Struct):
             self.close,
             self.incarnation,
         )
-        self.append(command, self.answer)
+        self.append(command, done)
 
     def answer(self, reply: Reply | BaseException) -> None:
         """Respond to the append."""
-        exchange = self.exchange
-        if isinstance(reply, BaseException):
-            exchange.fault(reply)
+        if type(reply) is not Reply:
+            self.exchange_now().fault(cast("BaseException", reply))
             return
         code = reply.code
         if code >= _REFUSED:
-            fail_reply(exchange, reply)
+            fail_reply(self.exchange_now(), reply)
             return
         status = 200 if self.keyed and not code else 204
         if reply.closed or not self.plain:
-            exchange.answer(status, tail_headers(reply))
+            self.exchange_now().answer(status, tail_headers(reply))
             return
-        front = self.front
+        connection = self.connection
+        front = connection.front
         front.counters.statuses[status] += 1
         epoch = reply.producer_epoch
         if epoch < 0:
@@ -104,14 +113,14 @@ class AppendRequest(msgspec.Struct):
         hint = front.service.hint
         if hint is not None and (owner := hint(self.name)):
             lines = lines[:-2] + owner_line(owner) + b"\r\n"
-        exchange.connection.send(exchange.number, lines)
+        connection.send(self.number, lines)
 
 
 def append(front: HttpFront, exchange: Exchange) -> None:
     """Handle an append. Raises `Failure`."""
     request = exchange.connection.last_append = parse_append(exchange)
     body, exchange.body = exchange.body, b""  # from here on the batch holds it
-    request.propose(body, request.producer)
+    request.propose(body, request.producer, request.answer)
 
 
 def parse_append(exchange: Exchange) -> AppendRequest:
@@ -141,13 +150,13 @@ def parse_append(exchange: Exchange) -> AppendRequest:
         if body and batch_of(encoding, body) is None:  # an error of the body comes first
             raise Failure("EMPTY_ARRAY") from None
         raise Failure("INVALID_HEADER", str(bad)) from None
-    front, name, head = exchange.connection.front, exchange.route.name, exchange.head
+    connection, name, head = exchange.connection, exchange.route.name, exchange.head
     has_options = exchange.request_id or not head.minor or "origin" in headers
     return AppendRequest(
-        exchange,
-        front,
+        connection,
+        exchange.number,
         name,
-        front.service.appender(name),
+        connection.front.service.appender(name),
         content_type,
         encoding,
         producer,
@@ -156,4 +165,5 @@ def parse_append(exchange: Exchange) -> AppendRequest:
         incarnation,
         bool(body) and producer is not None,
         exchange.keep_alive and not has_options,
+        exchange,
     )
