@@ -60,7 +60,7 @@ PURE = {  # room or file: the modules that are not ours and that it may import; 
     "raft": PLAIN,
     "stream": f"{PLAIN} google_crc32c",
     "replica": f"{PLAIN} array",
-    "wire": f"{PLAIN} array base64 datetime google_crc32c ipaddress time urllib zlib",
+    "wire": f"{PLAIN} array base64 cramjam datetime google_crc32c ipaddress time urllib zlib",
     **dict.fromkeys(
         (f"client/{name}.py" for name in ("calls", "errors", "events", "messages", "producing", "reading", "values", "verbs", "workers")),
         f"{PLAIN} base64 binascii codecs datetime json urllib zlib",
