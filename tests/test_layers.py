@@ -193,7 +193,8 @@ CIRCLES = {  # what may import each other inside a room, type hints included -> 
     ),
     "front": (
         "http.api.buckets http.auth.authorization http.connection http.protocol.append_template http.protocol.exchange "
-        "http.routes.append http.routes.bucket http.routes.create http.routes.delete http.routes.head http.routes.listing "
+        "http.routes.append http.routes.bucket http.routes.create http.routes.delete http.routes.head "
+        "http.routes.kafka_pages http.routes.listing "
         "http.routes.long_poll http.routes.pages http.routes.preconditions http.routes.read http.routes.read_request http.routes.refusals "
         "http.routes.retention http.routes.sse http.routes.table http.server "
         "kafka.admin kafka.connection kafka.dispatch kafka.fetch kafka.metadata kafka.offsets kafka.produce kafka.server",
