@@ -60,7 +60,7 @@ PURE = {  # room or file: the modules that are not ours and that it may import; 
     "raft": PLAIN,
     "stream": f"{PLAIN} google_crc32c",
     "replica": f"{PLAIN} array",
-    "wire": f"{PLAIN} array base64 datetime google_crc32c ipaddress time urllib zlib",
+    "wire": f"{PLAIN} array base64 cramjam datetime google_crc32c ipaddress time urllib zlib",
     **dict.fromkeys(
         (f"client/{name}.py" for name in ("calls", "errors", "events", "messages", "producing", "reading", "values", "verbs", "workers")),
         f"{PLAIN} base64 binascii codecs datetime json urllib zlib",
@@ -193,7 +193,8 @@ CIRCLES = {  # what may import each other inside a room, type hints included -> 
     ),
     "front": (
         "http.api.buckets http.auth.authorization http.connection http.protocol.exchange "
-        "http.routes.append http.routes.append_template http.routes.bucket http.routes.create http.routes.delete http.routes.head http.routes.listing "
+        "http.routes.append http.routes.append_template http.routes.bucket http.routes.create http.routes.delete http.routes.head"
+        "http.routes.kafka_pages http.routes.listing "
         "http.routes.long_poll http.routes.pages http.routes.preconditions http.routes.read http.routes.read_request http.routes.refusals "
         "http.routes.retention http.routes.sse http.routes.table http.server "
         "kafka.admin kafka.connection kafka.dispatch kafka.fetch kafka.metadata kafka.offsets kafka.produce kafka.server",

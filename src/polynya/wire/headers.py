@@ -164,6 +164,10 @@ def none_match(value: str | None, etag: str) -> bool:
     return any(tag.removeprefix("W/") == etag for tag in _ETAG.findall(value))
 
 
+RECORDS = "application/vnd.polynya.records+json"
+_REFUSED = ("q=0", "q=0.0", "q=0.00", "q=0.000")
+
+
 def accepts_lines(accept: str | None) -> bool:
     """Return whether `Accept` names NDJSON with a quality above 0."""
     if accept is None or "ndjson" not in accept.lower():
@@ -171,7 +175,18 @@ def accepts_lines(accept: str | None) -> bool:
     for part in accept.split(","):
         kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
         if kind in ("application/x-ndjson", "application/ndjson"):
-            return not any(parameter.replace(" ", "") in ("q=0", "q=0.0", "q=0.00", "q=0.000") for parameter in parameters)
+            return not any(parameter.replace(" ", "") in _REFUSED for parameter in parameters)
+    return False
+
+
+def accepts_records(accept: str) -> bool:
+    """Return whether `Accept` names whole records as JSON with a quality above 0."""
+    if "vnd.polynya.records" not in accept.lower():
+        return False
+    for part in accept.split(","):
+        kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        if kind == RECORDS:
+            return not any(each.replace(" ", "") in _REFUSED for each in parameters)
     return False
 
 

@@ -59,6 +59,27 @@ def parse_records(body: bytes) -> tuple[int, bytes, bytes]:
     return 1, text + b",", b""
 
 
+def valid_value(text: bytes) -> bytes | None:
+    """Return one JSON value without surrounding whitespace; None: the text is none, or too deep."""
+    text = text.strip(_WHITESPACE)
+    try:
+        _check_text(text)
+        _value(text)
+    except BadJson:
+        return None
+    except (msgspec.DecodeError, RecursionError) as error:
+        try:
+            _retry_with_surrogates(text, error)
+        except BadJson:
+            return None
+    return text
+
+
+def elements_of(parts: Sequence[bytes | memoryview]) -> Sequence[bytes | msgspec.Raw]:
+    """Return stored records one by one."""
+    return _elements(as_array(parts))
+
+
 def as_array(parts: Sequence[bytes | memoryview]) -> bytes:
     """Return stored records as a JSON array."""
     if not parts:

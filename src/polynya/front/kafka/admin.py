@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from polynya.base.errors import PolynyaError
-from polynya.base.limits import PARTITIONS_MAX
+from polynya.base.limits import CONTENT_TYPE_BYTES_MAX, PARTITIONS_MAX
 from polynya.front.kafka.errors import Error, error_of_fault
-from polynya.front.kafka.topics import is_topic_name
+from polynya.front.kafka.topics import CONTENT_TYPE, is_topic_name
 from polynya.stream.replies import Code
 from polynya.stream.rules.topics import Topic
 from polynya.wire.kafka.generated.create_topics import (
@@ -29,11 +30,13 @@ if TYPE_CHECKING:
     from polynya.front.kafka.server import KafkaFront
 
 PARTITIONS_DEFAULT = 1
+_TYPE_BYTES_MAX = CONTENT_TYPE_BYTES_MAX - 64  # the stored one names it inside Kafka's own
+_TYPE = re.compile(r"[!#$&^_.+\w-]+/[!#$&^_.+\w-]+(; ?[\w-]+=[\w.+-]+)*", re.ASCII)
 _BY_ID_SINCE = 6  # the first version of DeleteTopics that names topics by id
 
 
 async def create_topics(call: Call, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    """Create topics. Configs are recorded; none is enforced yet."""
+    """Create topics. Configs are recorded; `content.type` alone has an effect."""
     front = call.front
     await front.topics.refresh()
     results = [await _create(front, asked, dry=request.validate_only) for asked in request.topics]
@@ -74,7 +77,14 @@ def _refusal(front: KafkaFront, asked: CreatableTopic, partitions: int) -> tuple
         return Error.INVALID_PARTITIONS, f"a topic has 1 to {PARTITIONS_MAX} partitions"
     if asked.name in front.topics.names:
         return _exists(asked.name)
+    if any(each.name == CONTENT_TYPE and not _is_type(each.value or "") for each in asked.configs):
+        why = f"{CONTENT_TYPE} is a media type of at most {_TYPE_BYTES_MAX} characters without quotes"
+        return Error.INVALID_CONFIG, f"{why}, such as application/json"
     return None
+
+
+def _is_type(value: str) -> bool:
+    return not value or (len(value) <= _TYPE_BYTES_MAX and _TYPE.fullmatch(value) is not None)
 
 
 def _exists(name: str) -> tuple[Error, str]:

@@ -16,7 +16,6 @@ from polynya.base.errors import PolynyaError, Unavailable
 from polynya.base.names import partition_name
 from polynya.service.api import Service
 from polynya.stream.commands import (
-    KAFKA_CONTENT_TYPE,
     Command,
     Create,
     Delete,
@@ -28,8 +27,10 @@ from polynya.stream.commands import (
 )
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.topics import Topic, TopicState
+from polynya.wire.kafka.values import partition_type
 
 META_GROUP = 0
+CONTENT_TYPE = "content.type"  # the config of a topic that has the content type of its values
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 _FRESH_SECONDS = 0.5  # a list of topics may be this old
 _FINISH_SECONDS = 5.0
@@ -156,9 +157,9 @@ class TopicCatalog:
 
     async def _create(self, topic: Topic) -> None:
         service = self._service
+        content_type = partition_type(dict(topic.configs).get(CONTENT_TYPE, ""))
         made = await self._of_all(
-            Create(partition_name(topic.name, number), service.now_ms(), KAFKA_CONTENT_TYPE, Encoding.KAFKA)
-            for number in range(topic.partitions)
+            Create(partition_name(topic.name, number), service.now_ms(), content_type, Encoding.KAFKA) for number in range(topic.partitions)
         )
         if any(reply.code not in (Code.CREATED, Code.EXISTS) for reply in made):
             # A stream of another kind has the name of a partition: the topic cannot be.

@@ -69,6 +69,9 @@ _TABLE = (
     ErrorCode("GROUP_NOT_FOUND", 404, "there is no such group"),
     ErrorCode("NO_ROUTE", 404, "no route matches this path"),
     ErrorCode("METHOD_NOT_ALLOWED", 405, "this path does not allow this method; the header Allow lists those that it does"),
+    ErrorCode(
+        "NO_KAFKA_SSE", 406, "a partition of a Kafka topic is not sent as events: read it with live=long-poll, or with a Kafka client"
+    ),
     ErrorCode("REQUEST_TIMEOUT", 408, "the request did not arrive in time"),
     ErrorCode("KAFKA_PARTITION", 409, "the stream is a partition of a Kafka topic: write to it and delete the topic with a Kafka client"),
     ErrorCode("EXISTS_DIFFERENT", 409, "the stream exists with another configuration"),
@@ -95,6 +98,7 @@ _TABLE = (
     ErrorCode("CONTENT_ENCODING", 415, "bodies are stored as received: send the body without Content-Encoding"),
     ErrorCode("EXPECTATION", 417, "the only supported expectation is 100-continue"),
     ErrorCode("HOST_NOT_ALLOWED", 421, "without access control, a node serves only its own hosts and those in `allowed_hosts`"),
+    ErrorCode("KAFKA_BATCH_UNREADABLE", 422, "a Kafka producer compressed a record batch wrongly, or too far; go on at Stream-Next-Offset"),
     ErrorCode("PRODUCER_LIMIT", 429, "the stream has reached its limit of active producers", retry_after=60),
     ErrorCode("RATE_LIMIT", 429, "the requests or bytes per second exceed the token's limits", retry_after=1),
     ErrorCode("CONNECTION_QUOTA", 429, "the token has reached its limit of open connections", retry_after=5),

@@ -13,6 +13,7 @@ from polynya.front.http.routes.refusals import fail_refusal
 from polynya.service.api import Facts, Refusal
 from polynya.stream.commands import Retention
 from polynya.wire.headers import FOREVER, format_instant, none_match
+from polynya.wire.kafka.values import values_type
 
 if TYPE_CHECKING:
     from polynya.front.http.server import HttpFront
@@ -38,7 +39,7 @@ def _answer(exchange: Exchange, facts: Facts | Refusal) -> None:
     elif not is_other_incarnation(exchange, facts):
         begin, end = format_token(facts.first_record, facts.first_byte), format_token(facts.record, facts.byte)
         etag = etag_of(facts, begin, end, at_tail=facts.known or facts.closed)
-        headers: Headers = [("Content-Type", facts.content_type), ("ETag", etag)]
+        headers: Headers = [("Content-Type", values_type(facts.content_type)), ("ETag", etag)]
         status = 304 if none_match(exchange.head.headers.get("if-none-match"), etag) else 200
         if facts.stream_seq is not None:
             headers.append(("Stream-Seq", facts.stream_seq))

@@ -16,6 +16,7 @@ from polynya.front.http.protocol.responses import NO_STORE
 from polynya.front.http.routes.read_request import is_local
 from polynya.service.api import Facts
 from polynya.wire.headers import format_instant
+from polynya.wire.kafka.values import values_type
 
 if TYPE_CHECKING:
     from polynya.front.http.server import HttpFront
@@ -74,7 +75,7 @@ async def _find(front: HttpFront, prefixes: list[str], after: str, limit: int, *
 def _entry(facts: Facts) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "name": spelled_name(facts.name),
-        "content_type": facts.content_type,
+        "content_type": values_type(facts.content_type),
         "next_offset": format_token(facts.record, facts.byte),
         "closed": facts.closed,
         "incarnation": str(facts.uid),

@@ -10,10 +10,12 @@ import msgspec
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.exchange import Exchange, Headers
 from polynya.front.http.protocol.responses import CACHE_LONG_POLL, NO_STORE
+from polynya.front.http.routes.kafka_pages import send_decoded
 from polynya.front.http.routes.pages import read_allowed, send_page
 from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.service.api import LiveEvent, Page, Position, ReadQuery, Refusal
+from polynya.stream.commands import Encoding
 from polynya.wire.cursor import next_cursor
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ def long_poll(front: HttpFront, exchange: Exchange, query: ReadQuery, seconds: f
     if query.record != Position.NOW:
         page = front.service.read_nowait(query)
         if page is not None and (isinstance(page, Refusal) or page.spans or page.closed):
-            _answer(front, exchange, page, cache)
+            _answer(front, exchange, query, page, cache)
             return
     exchange.spawn(_wait(front, exchange, query, seconds, cache), waits=True, long=True)
 
@@ -69,7 +71,7 @@ async def _wait(front: HttpFront, exchange: Exchange, query: ReadQuery, seconds:
                 exchange.fail("STREAM_RECREATED")
                 return
             if isinstance(page, Refusal) or page.spans or page.closed or waiter.over or front.stopping:
-                _answer(front, exchange, page, cache)
+                _answer(front, exchange, query, page, cache)
                 return
             if query.record in (Position.NOW, Position.AT_TIME):
                 query = msgspec.structs.replace(query, record=page.record, byte=page.byte)
@@ -80,7 +82,7 @@ async def _wait(front: HttpFront, exchange: Exchange, query: ReadQuery, seconds:
         front.service.detach(facts.uid, waiter)
 
 
-def _answer(front: HttpFront, exchange: Exchange, page: Page | Refusal, cache: str) -> None:
+def _answer(front: HttpFront, exchange: Exchange, query: ReadQuery, page: Page | Refusal, cache: str) -> None:
     if isinstance(page, Refusal):
         fail_refusal(exchange, page)
         return
@@ -94,5 +96,8 @@ def _answer(front: HttpFront, exchange: Exchange, page: Page | Refusal, cache: s
             tail.append(("Stream-Up-To-Date", "true"))
         closed = [("Stream-Closed", "true")] if page.closed else live
         exchange.answer(204, [*tail, *closed, ("Stream-Incarnation", str(page.facts.uid)), ("Cache-Control", NO_STORE)])
+        return
+    if page.facts.encoding == Encoding.KAFKA:
+        exchange.spawn(send_decoded(exchange, query, page, cache, live), waits=True)
         return
     send_page(exchange, page, cache, live)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -13,13 +14,15 @@ from polynya.front.http.protocol.exchange import JOINED_BYTES_MAX, Exchange, Hea
 from polynya.front.http.protocol.responses import NO_STORE, etag_of
 from polynya.service.api import Page, ReadQuery, Refusal
 from polynya.stream.commands import Encoding
-from polynya.wire.headers import accepts_lines, none_match
-from polynya.wire.json_records import as_lines
+from polynya.wire.headers import RECORDS, accepts_lines, accepts_records, none_match
+from polynya.wire.json_records import as_lines, elements_of
+from polynya.wire.kafka.values import json_record
 
 if TYPE_CHECKING:
     from polynya.front.http.server import HttpFront
 
 LINES = "application/x-ndjson"
+VARIANTS = {"": "", LINES: ":n", RECORDS: ":r"}  # parts of ETags
 _NONE: Headers = []
 _INERT = frozenset(["application/octet-stream", "text/plain", "text/plain; charset=utf-8"])  # common types that browsers do not execute
 
@@ -64,41 +67,80 @@ def render_json(parts: list[bytes | memoryview], *, lines: bool) -> list[bytes |
     return [b"[", *parts[:-1], memoryview(parts[-1])[:-1], b"]"] if parts else [b"[]"]
 
 
+def json_form(exchange: Exchange) -> str:
+    """Return the form of JSON that `Accept` names: LINES, RECORDS, or "" for an array."""
+    accept = exchange.head.headers.get("accept")
+    if accept is None:
+        return ""
+    return LINES if accepts_lines(accept) else RECORDS if accepts_records(accept) else ""
+
+
+def _json_records(page: Page) -> list[bytes | memoryview]:
+    """Return the page's JSON records as whole records, in stored form."""
+    number, parts = page.begin_record, []
+    for span in page.spans:
+        number = span.record
+        for each in elements_of([span.payload]):
+            parts.append(json_record(number, bytes(each)))
+            number += 1
+    return [*parts]
+
+
 def send_page(exchange: Exchange, page: Page, cache: str, live: Headers = _NONE) -> None:
     """Respond with a page, or with 304 if the client has it. `cache` is the Cache-Control; `live`
     are more headers."""
-    facts, head = page.facts, exchange.head.headers
-    is_json = facts.encoding == Encoding.JSON
-    lines = is_json and "accept" in head and accepts_lines(head["accept"])
-    is_last = (page.record, page.byte) == (facts.record, facts.byte)
-    is_known = facts.known or facts.closed
-    end = format_token(page.record, page.byte)
-    headers = [
-        ("Content-Type", LINES if lines else facts.content_type),
-        ("Stream-Next-Offset", end),
-        ("Stream-Incarnation", str(facts.uid)),
-    ]
-    if page.up_to_date and is_known:
-        headers.append(("Stream-Up-To-Date", "true"))
-        if facts.closed:
-            headers.append(("Stream-Closed", "true"))
-    if is_json:
-        headers.append(("Vary", "Accept"))
-    elif facts.content_type not in _INERT:  # HTML, SVG, …: if opened, it must not run in this origin, whose pages hold tokens
-        headers.append(("Content-Security-Policy", "sandbox"))
+    is_json = page.facts.encoding == Encoding.JSON
+    form = json_form(exchange) if is_json else ""
+    headers = page_headers(page, form or page.facts.content_type, varies=is_json)
     headers += live
-    if cache != NO_STORE:
-        begin = format_token(page.begin_record, page.begin_byte)
-        etag = etag_of(facts, begin, end, at_tail=is_last and is_known, variant=":n" if lines else "")
-        headers.append(("ETag", etag))
-        if "if-none-match" in head and none_match(head["if-none-match"], etag):
-            exchange.answer(304, [*headers, ("Cache-Control", cache)])
-            return
+    if cache != NO_STORE and is_fresh(exchange, page, headers, cache, VARIANTS[form]):
+        return
     headers.append(("Cache-Control", cache))
     parts: list[bytes | memoryview] = [span.payload for span in page.spans]
     if is_json:
-        parts = render_json(parts, lines=lines)
+        parts = _json_records(page) if form == RECORDS else parts
+        parts = render_json(parts, lines=form == LINES)
+    send_parts(exchange, headers, parts)
+
+
+def page_headers(page: Page, content_type: str, *, varies: bool) -> Headers:
+    """Return the headers of a page in a representation. `varies`: by `Accept`."""
+    facts = page.facts
+    end = format_token(page.record, page.byte)
+    headers = [
+        ("Content-Type", content_type),
+        ("Stream-Next-Offset", end),
+        ("Stream-Incarnation", str(facts.uid)),
+    ]
+    if page.up_to_date and (facts.known or facts.closed):
+        headers.append(("Stream-Up-To-Date", "true"))
+        if facts.closed:
+            headers.append(("Stream-Closed", "true"))
+    if varies:
+        headers.append(("Vary", "Accept"))
+    elif content_type not in _INERT:  # HTML, SVG, …: if opened, it must not run in this origin, whose pages hold tokens
+        headers.append(("Content-Security-Policy", "sandbox"))
+    return headers
+
+
+def is_fresh(exchange: Exchange, page: Page, headers: Headers, cache: str, variant: str) -> bool:
+    """Add the ETag of the representation. Return whether the client has it, after answering 304."""
+    facts, head = page.facts, exchange.head.headers
+    begin = format_token(page.begin_record, page.begin_byte)
+    end = format_token(page.record, page.byte)
+    is_last = (page.record, page.byte) == (facts.record, facts.byte)
+    at_tail = is_last and (facts.known or facts.closed)
+    etag = etag_of(facts, begin, end, at_tail=at_tail, variant=variant)
+    headers.append(("ETag", etag))
+    if "if-none-match" in head and none_match(head["if-none-match"], etag):
+        exchange.answer(304, [*headers, ("Cache-Control", cache)])
+        return True
+    return False
+
+
+def send_parts(exchange: Exchange, headers: Headers, parts: Sequence[bytes | memoryview]) -> None:
+    """Respond with a body in parts, joined if it is small."""
     if sum(map(len, parts)) <= JOINED_BYTES_MAX:
         exchange.answer(200, headers, b"".join(parts))
     else:
-        exchange.answer_parts(200, headers, parts)
+        exchange.answer_parts(200, headers, [*parts])

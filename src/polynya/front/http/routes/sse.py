@@ -22,6 +22,7 @@ from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.read_request import END_SUFFIX, ReadRequest
 from polynya.front.http.routes.refusals import fail_refusal, trimmed_message
 from polynya.service.api import Facts, LiveEvent, Page, Position, ReadQuery, Refusal
+from polynya.stream.commands import Encoding
 from polynya.stream.replies import Code
 from polynya.wire.cursor import current_interval, next_cursor
 from polynya.wire.headers import format_event_id, media_type
@@ -61,7 +62,9 @@ async def _follow(front: HttpFront, exchange: Exchange, request: ReadRequest) ->
         return
     opened = False
     try:
-        if incarnation is not None and incarnation != (facts.uid, facts.history):
+        if facts.encoding == Encoding.KAFKA:
+            exchange.fail("NO_KAFKA_SSE")
+        elif incarnation is not None and incarnation != (facts.uid, facts.history):
             exchange.fail("STREAM_RECREATED")
         elif request.saw_end and facts.closed:
             _answer_end(exchange, facts)

@@ -1,0 +1,130 @@
+"""Kafka's records as HTTP shows them: values, JSON arrays, or whole records as JSON. Pure code."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from polynya.stream.commands import KAFKA_CONTENT_TYPE
+from polynya.wire.json_records import valid_value
+from polynya.wire.kafka.batches import Record
+from polynya.wire.kafka.primitives import Bytes
+from polynya.wire.kafka.records import UnreadableBatch, decoded_records, placed_batches
+
+OCTET_STREAM = "application/octet-stream"
+_OF = f'{KAFKA_CONTENT_TYPE}; of="'
+_text = msgspec.json.Encoder().encode
+
+Show = Callable[[Record], bytes]
+"""Return one record as a piece of a body; a JSON one ends with a comma."""
+
+
+class Span(msgspec.Struct, frozen=True, gc=False):
+    """Stored batches, and the place where they begin."""
+
+    record: int
+    byte: int
+    payload: Bytes
+
+
+class Shown(msgspec.Struct, gc=False):
+    """The pieces of a body, and the place behind their last batch. `damage`: why there are none."""
+
+    parts: list[bytes]
+    record: int
+    byte: int
+    damage: str = ""
+
+
+def partition_type(content_type: str) -> str:
+    """Return the stored content type of a partition whose values have this one.
+
+    It stays Kafka's own media type, so that no HTTP client writes to the stream.
+    """
+    return f'{_OF}{content_type}"' if content_type else KAFKA_CONTENT_TYPE
+
+
+def values_type(content_type: str) -> str:
+    """Return the content type of the values, from the stored one of their partition."""
+    if content_type.startswith(_OF):
+        return content_type[len(_OF) : -1]
+    return OCTET_STREAM if content_type == KAFKA_CONTENT_TYPE else content_type
+
+
+def show(spans: Sequence[Span], first: int, show_one: Show, bytes_max: int) -> Shown:
+    """Decode whole batches up to `bytes_max` of body, and at least one.
+
+    Records before `first` are left out. A batch that cannot be decoded ends the page before it;
+    if it is the first one, the page has the damage, and the place behind that batch.
+    """
+    shown = Shown([], spans[0].record, spans[0].byte)
+    size = 0
+    try:
+        for span in spans:
+            for batch, header, record in placed_batches(span.payload, shown.record):
+                after = record + header.last_offset_delta + 1, shown.byte + len(batch)
+                try:
+                    parts = [show_one(each) for each in decoded_records(batch, record) if each.offset >= first]
+                except UnreadableBatch:
+                    if shown.byte == spans[0].byte:
+                        shown.record, shown.byte = after
+                    raise
+                more = sum(map(len, parts))
+                if size and size + more > bytes_max:
+                    return shown
+                shown.parts += parts
+                size += more
+                shown.record, shown.byte = after
+    except UnreadableBatch as fault:
+        if not shown.parts:
+            shown.damage = str(fault)
+    return shown
+
+
+def show_value(record: Record) -> bytes:
+    return record.value or b""
+
+
+def show_json(record: Record) -> bytes:
+    """Return the value as JSON: what is no JSON is a string, or base64 in an object."""
+    return _json_value(record.value) + b","
+
+
+def show_record(record: Record) -> bytes:
+    return _record(record, _string(record.value))
+
+
+def show_json_record(record: Record) -> bytes:
+    return _record(record, _json_value(record.value))
+
+
+def json_record(offset: int, value: bytes) -> bytes:
+    """Return a record of a JSON stream, which has no key, no headers and no time of its own."""
+    return b'{"offset":%d,"timestamp":null,"key":null,"headers":[],"value":' % offset + value + b"},"
+
+
+def _record(record: Record, value: bytes) -> bytes:
+    headers = b",".join(b"[" + _text(name) + b"," + _string(data) + b"]" for name, data in record.headers)
+    return b'{"offset":%d,"timestamp":%d,"key":%b,"headers":[%b],"value":%b},' % (
+        record.offset,
+        record.timestamp,
+        _string(record.key),
+        headers,
+        value,
+    )
+
+
+def _json_value(value: bytes | None) -> bytes:
+    found = None if value is None else valid_value(value)
+    return _string(value) if found is None else found
+
+
+def _string(data: bytes | None) -> bytes:
+    if data is None:
+        return b"null"
+    try:
+        return _text(data.decode())
+    except UnicodeDecodeError:
+        return b'{"$base64":"' + b64encode(data) + b'"}'

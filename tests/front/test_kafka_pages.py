@@ -1,0 +1,187 @@
+"""Partitions of Kafka topics over HTTP: forms, places, limits, caches, and damaged batches."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64encode
+
+import cramjam
+from front_world import World, play
+from google_crc32c import value as crc32c
+
+from polynya.stream.commands import Batch, Command, Create, Encoding, Produce
+from polynya.stream.replies import Code, Reply
+from polynya.wire.headers import RECORDS
+from polynya.wire.kafka.batches import HEADER_BYTES, Record, build_batch
+from polynya.wire.kafka.values import partition_type, values_type
+
+NAME = "kafka/t/0"
+JSON = "application/json"
+
+
+async def call(world: World, command: Command) -> Reply:
+    done: asyncio.Future[Reply | BaseException] = asyncio.get_running_loop().create_future()
+    world.service.propose(NAME, command, done.set_result)
+    reply = await done
+    assert isinstance(reply, Reply)
+    return reply
+
+
+async def topic(world: World, content_type: str = "") -> None:
+    command = Create(NAME, world.service.now_ms(), partition_type(content_type), Encoding.KAFKA)
+    assert (await call(world, command)).code == Code.CREATED
+
+
+async def produce(world: World, *values: bytes | None, key: bytes | None = None) -> int:
+    """Append one batch; return its size."""
+    return await store(world, build_batch([Record(key, each, 1000) for each in values]))
+
+
+async def store(world: World, batch: bytes) -> int:
+    count = int.from_bytes(batch[57:61])
+    stored = Batch(Encoding.KAFKA, count, batch, crc32c(batch))
+    assert (await call(world, Produce(NAME, world.service.now_ms(), stored))).code == Code.OK
+    return len(batch)
+
+
+def compressed_wrongly(batch: bytes) -> bytes:
+    made = bytearray(batch)
+    made[22] = 4
+    return bytes(made)
+
+
+def test_values_are_concatenated_and_places_are_the_streams() -> None:
+    async def story(world: World) -> None:
+        await topic(world)
+        size = await produce(world, b"a", None, b"b")
+        size += await produce(world, b"c")
+        page = await world.get(NAME)
+        assert (page.status, page.body) == (200, b"abc")
+        assert page.headers["content-type"] == "application/octet-stream"
+        assert page.headers["stream-next-offset"] == f"{4:016d}_{size:016d}"
+        assert page.headers["stream-up-to-date"] == "true"
+        inside = await world.get(NAME, f"?offset={2:016d}_{0:016d}")
+        assert inside.body == b"bc", "records before the offset are left out"
+        assert inside.headers["etag"] != page.headers["etag"]
+        empty = await world.get(NAME, "?offset=now")
+        assert (empty.status, empty.body) == (200, b"")
+
+    play(story)
+
+
+def test_a_json_topic_reads_as_an_array_lines_or_records() -> None:
+    async def story(world: World) -> None:
+        await topic(world, JSON)
+        await produce(world, b' {"a":\n1.50}', None, b"plain", b"\xff", b'"\\ud800"', key=b"k")
+        page = await world.get(NAME)
+        assert page.headers["content-type"] == JSON
+        coded = {"$base64": b64encode(b"\xff").decode()}
+        values = [{"a": 1.5}, None, "plain", coded, "\ud800"]
+        assert json.loads(page.body) == values
+        assert b"1.50" in page.body, "numbers stay as they are"
+        lines = await world.get(NAME, accept="application/x-ndjson")
+        assert [json.loads(line) for line in lines.body.splitlines()] == values
+        records = await world.get(NAME, accept=RECORDS)
+        assert records.headers["content-type"] == RECORDS
+        assert json.loads(records.body) == [
+            {"offset": n, "timestamp": 1000, "key": "k", "headers": [], "value": value} for n, value in enumerate(values)
+        ]
+        tags = {each.headers["etag"] for each in (page, lines, records)}
+        assert len(tags) == 3
+        for each, accept in ((page, "*/*"), (records, RECORDS)):
+            again = await world.get(NAME, accept=accept, if_none_match=each.headers["etag"])
+            assert again.status == 304
+        assert "Accept" in page.headers["vary"]
+        assert (await world.head(NAME)).headers["content-type"] == JSON
+
+    play(story)
+
+
+def test_pages_end_at_batches_and_are_bounded_by_what_is_decoded() -> None:
+    async def story(world: World) -> None:
+        await topic(world)
+        plain = build_batch([Record(None, b"x" * 1000, 1)])
+        small = bytearray(plain[:HEADER_BYTES] + bytes(cramjam.zstd.compress(plain[HEADER_BYTES:])))
+        small[8:12] = (len(small) - 12).to_bytes(4)
+        small[22] = 4
+        for _ in range(5):
+            await store(world, bytes(small))
+        sizes, offset = [], "-1"
+        while True:
+            page = await world.get(NAME, f"?offset={offset}&max_bytes=2500")
+            offset = page.headers["stream-next-offset"]
+            sizes.append(len(page.body))
+            if "stream-up-to-date" in page.headers:
+                break
+        assert sizes == [2000, 2000, 1000]
+        assert offset == f"{5:016d}_{5 * len(small):016d}"
+
+    play(story)
+
+
+def test_a_damaged_batch_is_an_error_that_names_the_place_behind_it() -> None:
+    async def story(world: World) -> None:
+        await topic(world)
+        await produce(world, b"good")
+        await store(world, compressed_wrongly(build_batch([Record(None, b"bad")] * 2)))
+        await produce(world, b"after")
+        page = await world.get(NAME)
+        assert (page.status, page.body) == (200, b"good")
+        assert "stream-up-to-date" not in page.headers
+        damaged = await world.get(NAME, f"?offset={page.headers['stream-next-offset']}")
+        assert (damaged.status, damaged.error) == (422, "KAFKA_BATCH_UNREADABLE")
+        assert b"the batch at offset 1" in damaged.body
+        rest = await world.get(NAME, f"?offset={damaged.headers['stream-next-offset']}")
+        assert rest.body == b"after"
+
+    play(story)
+
+
+def test_a_long_poll_is_decoded_and_events_are_refused() -> None:
+    async def story(world: World) -> None:
+        await topic(world, JSON)
+        waiting = world.meanwhile(world.get(NAME, "?live=long-poll&offset=now"))
+        await world.until(lambda: world.front.waiters)
+        await produce(world, b"1", b"2")
+        page = await waiting
+        assert (page.status, page.body) == (200, b"[1,2]")
+        assert "stream-cursor" in page.headers
+        at_once = await world.get(NAME, "?live=long-poll&offset=-1", accept=RECORDS)
+        assert [each["value"] for each in json.loads(at_once.body)] == [1, 2]
+        refused = await world.get(NAME, "?live=sse&offset=-1")
+        assert (refused.status, refused.error) == (406, "NO_KAFKA_SSE")
+
+    play(story)
+
+
+def test_http_does_not_write_to_a_partition_of_any_type() -> None:
+    async def story(world: World) -> None:
+        await topic(world, JSON)
+        assert (await world.post(NAME, b"1")).error == "CONTENT_TYPE_MISMATCH"
+        assert (await world.put(NAME)).error == "EXISTS_DIFFERENT"
+        stored = partition_type(JSON)
+        assert (await world.post(NAME, b"1", stored)).error == "KAFKA_PARTITION"
+        assert (await world.get(NAME)).body == b"[]"
+
+    play(story)
+
+
+def test_a_json_stream_reads_as_records_too() -> None:
+    async def story(world: World) -> None:
+        await world.put("s")
+        await world.post("s", b'[1, {"a": 2}]')
+        await world.post("s", b"null")
+        page = await world.get("s", f"?offset={1:016d}_{2:016d}", accept=RECORDS)
+        assert json.loads(page.body) == [
+            {"offset": n, "timestamp": None, "key": None, "headers": [], "value": value} for n, value in ((1, {"a": 2}), (2, None))
+        ]
+        assert page.headers["etag"] != (await world.get("s")).headers["etag"]
+
+    play(story)
+
+
+def test_the_content_type_of_values_is_kept_in_that_of_the_partition() -> None:
+    for content_type in (JSON, "text/plain; charset=utf-8"):
+        assert values_type(partition_type(content_type)) == content_type
+    assert values_type(partition_type("")) == "application/octet-stream"
