@@ -65,6 +65,9 @@ PARTITIONS_MAX = 10_000  # of one topic: it is created as one operation
 KAFKA_REQUEST_BYTES_MAX = 64 * MIB  # one request: batches of many partitions; it is held whole
 KAFKA_REQUESTS_BYTES_PER_CORE = 256 * MIB  # requests that arrive or are in work; then reading pauses
 KAFKA_SMALL_REQUEST_BYTES_MAX = 4 * MIB  # a request without records: lists of names
+KAFKA_UNCOMPRESSED_BYTES_MAX = 64 * MIB  # the records of one batch: bounds the memory of who opens it
+KAFKA_UNCOMPRESSED_RATIO_MAX = 64  # times its compressed bytes; text becomes 5 to 20 times as long
+KAFKA_UNCOMPRESSED_BYTES_LEAST = 64 * KIB  # a producer's small batch of equal records may have any ratio
 
 SQL_BODY_BYTES_MAX = 128 * KIB  # one SQL query: text written by a person or program, not data
 SQL_ROWS_DEFAULT = 1000  # rows of a response, unless `rows` is given
