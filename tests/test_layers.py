@@ -67,7 +67,7 @@ PURE = {  # room or file: the modules that are not ours and that it may import; 
     ),
 }
 FRONT_STREAM = {"commands", "replies", "rules", "subscriptions"}  # a front knows the machine's commands and replies, never its state
-HEAVY = {"pyspark", "py4j", "pyarrow", "pyiceberg", "deltalake", "duckdb", "pandas", "numpy"}
+HEAVY = {"cramjam", "pyspark", "py4j", "pyarrow", "pyiceberg", "deltalake", "duckdb", "pandas", "numpy"}
 
 
 @functools.cache

@@ -52,7 +52,7 @@ def test_small_jobs_are_one_task() -> None:
     "bad",
     [
         plan(version=2), plan(job=1), plan(part(skip=10)), plan(part(skip=5, take=6)), plan(part(take=0)), plan(part(uid=1 << 63)),
-        plan(part(encoding=2)), plan(part(skip=-1)),
+        plan(part(encoding=3)), plan(part(skip=-1)),
     ],
 )  # fmt: skip
 def test_plans_that_no_driver_can_run(bad: JobPlan) -> None:

@@ -65,9 +65,9 @@ PARTITIONS_MAX = 10_000  # of one topic: it is created as one operation
 KAFKA_REQUEST_BYTES_MAX = 64 * MIB  # one request: batches of many partitions; it is held whole
 KAFKA_REQUESTS_BYTES_PER_CORE = 256 * MIB  # requests that arrive or are in work; then reading pauses
 KAFKA_SMALL_REQUEST_BYTES_MAX = 4 * MIB  # a request without records: lists of names
-KAFKA_BATCH_EXPANSION_MAX = 64  # decoded bytes per compressed byte: above it a batch is no data …
-KAFKA_DECODED_BYTES_SURE = 1 * MIB  # … except below this: many equal records compress well
-KAFKA_DECODED_BYTES_MAX = 64 * MIB  # one batch, decoded in memory
+KAFKA_UNCOMPRESSED_BYTES_MAX = 64 * MIB  # the records of one batch: bounds the memory of who opens it
+KAFKA_UNCOMPRESSED_RATIO_MAX = 64  # times its compressed bytes; text becomes 5 to 20 times as long
+KAFKA_UNCOMPRESSED_BYTES_LEAST = 1 * MIB  # a small batch of equal records may have any ratio
 KAFKA_BATCH_RECORDS_MAX = 1_000_000  # decoded of one batch: an empty record of 7 bytes reads as 80
 
 SQL_BODY_BYTES_MAX = 128 * KIB  # one SQL query: text written by a person or program, not data

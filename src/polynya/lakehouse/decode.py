@@ -20,6 +20,10 @@ _ROW = re.compile(r"in row (\d+)")
 _SLOW_SHARE = 100  # a block with a larger share of misfits is decoded record by record from there on
 _SLOW_LEAST = 8  # failed parses that any block may have
 _SAMPLE_ROWS = 64  # rows checked for each unknown field of a block
+_SPACES = b" \t\r\n"
+_OBJECT_BEGINS = np.frombuffer(b"{" + _SPACES, np.uint8)
+_OBJECT_ENDS = np.frombuffer(b"}" + _SPACES, np.uint8)
+_NO_OBJECT = (rows.NOT_JSON, rows.NOT_OBJECT, rows.BAD_TEXT)
 
 Bytes = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.int64]
@@ -240,6 +244,19 @@ class _Join:
         if problems:
             self._problems[row] = problems
         return placed
+
+
+def may_be_object(data: Bytes, ends: Positions) -> npt.NDArray[np.bool_]:
+    """Mark records that begin and end as JSON objects do, white space included."""
+    starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
+    last = data[np.maximum(ends - 2, 0)]
+    return np.isin(data[starts], _OBJECT_BEGINS) & np.isin(last, _OBJECT_ENDS)
+
+
+def without_strangers(decoded: Decoded) -> Decoded:
+    """Return a decoded block without the problems of records that are no JSON objects at all."""
+    kept = {row: found for row, found in decoded.problems.items() if found[0].field or found[0].reason not in _NO_OBJECT}
+    return Decoded(decoded.arrays, kept, decoded.wishes)
 
 
 def sample_values(data: Bytes, ends: Positions, count: int) -> Iterator[Any]:

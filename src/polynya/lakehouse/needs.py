@@ -7,7 +7,7 @@ import importlib.util
 from polynya.base.errors import ConfigError
 from polynya.lakehouse.java import find_java_home
 
-PACKAGES = ("pyspark", "pyarrow", "pyiceberg", "deltalake")  # packages of the pipeline
+PACKAGES = ("pyspark", "pyarrow", "pyiceberg", "deltalake", "cramjam")  # packages of the pipeline
 READER = "duckdb"  # package of SQL queries
 INSTALL = "pip install 'polynya[lake]'"
 

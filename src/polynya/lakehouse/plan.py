@@ -25,7 +25,7 @@ class Range(msgspec.Struct, frozen=True, gc=False):
     uid: int  # incarnation
     group: int
     content_type: str
-    encoding: int  # polynya.stream.commands.Encoding
+    encoding: int  # of the stream, polynya.stream.commands.Encoding; Kafka batches may lie in any
     record: int  # number of the slice's first record
     byte: int  # stream position of its first byte
     records: int
@@ -106,7 +106,7 @@ def check_plan(plan: JobPlan) -> JobPlan:
     if plan.job <= plan.table.job:
         raise CorruptData(f"job {plan.job} is not after the committed job {plan.table.job}")
     for part in plan.ranges:
-        if part.encoding not in (Encoding.BYTES, Encoding.JSON):
+        if part.encoding not in (Encoding.BYTES, Encoding.JSON, Encoding.KAFKA):
             raise CorruptData(f"'{part.stream}' has batches of encoding {part.encoding}, which this driver does not support")
         end = part.skip + part.take if part.take >= 0 else part.records
         if not (0 <= part.skip < end <= part.records and 0 <= part.uid < 1 << 63):

@@ -15,7 +15,7 @@ from polynya.lakehouse.decode import observed, sample_values
 from polynya.lakehouse.iceberg import StagingCatalog, with_field_ids
 from polynya.lakehouse.plan import Job, JobPlan, Range, layout
 from polynya.lakehouse.schema import LEAVES_MAX, Column, FieldProfile, adopt, decided, declared, leaves, merged, missing, paths, shape, wish
-from polynya.lakehouse.slices import BASE_TYPES, Unreadable, fetched, read_rows
+from polynya.lakehouse.slices import BASE_TYPES, Kind, Unreadable, fetched, read_rows
 from polynya.lakehouse.task import DLQ_TYPES
 from polynya.stream.commands import Encoding
 
@@ -104,13 +104,13 @@ def _with_shapes(columns: list[Column], seen: dict[int, FieldProfile]) -> Fixed:
 
 
 def _sampled(plan: JobPlan) -> dict[int, list[Range]]:
-    """Return the ranges to sample by uid: the first and last one of each JSON stream, in order of name.
+    """Return the ranges to sample by uid: the first and last one of each stream that may hold JSON, in order of name.
 
     If there are many streams, they are sampled evenly.
     """
     streams: dict[int, list[Range]] = {}
     for part in sorted(plan.ranges, key=lambda part: (part.stream, part.uid, part.record)):
-        if part.encoding == Encoding.JSON:
+        if part.encoding != Encoding.BYTES:
             streams.setdefault(part.uid, []).append(part)
     ends = {uid: ranges if len(ranges) == 1 else [ranges[0], ranges[-1]] for uid, ranges in streams.items()}
     total = sum(part.stored for part in plan.ranges)
@@ -125,9 +125,9 @@ def _sample(blobs: Blobs, ranges: list[Range], count: int) -> FieldProfile:
     values = []
     for part in ranges:
         try:
-            rows = read_rows(part, fetched(blobs, part))
+            rows = next(read_rows(part, fetched(blobs, part)), None)  # the first run is sample enough
         except Unreadable:
             continue  # the task that reads it reports it
-        if len(rows.ends):
+        if rows is not None and rows.kind != Kind.BYTES and len(rows.ends):
             values += list(sample_values(rows.data, rows.ends, -(-count // len(ranges))))
     return observed(values)

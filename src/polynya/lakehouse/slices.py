@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from enum import IntEnum
 
 import msgspec
 import numpy as np
@@ -14,13 +15,13 @@ import pyarrow.compute as pc
 
 from polynya.base.errors import CorruptData
 from polynya.lakehouse.blobs import Blobs
+from polynya.lakehouse.kafka.undivided import BLOCK_BYTES, Columns, columns_of
 from polynya.lakehouse.plan import Range, claimed
 from polynya.lakehouse.rows import TIMESTAMP
 from polynya.objectstore import NotFound
 from polynya.stream.commands import Encoding
-from polynya.wire.pack import parse_slice
+from polynya.wire.pack import Slice, parse_slice
 
-BLOCK_BYTES = 16 << 20  # payload decoded at once: large enough for pyarrow, small enough for several workers
 HEADERS = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
 BASE_TYPES: dict[str, pa.DataType] = {
     "stream": pa.string(),
@@ -42,10 +43,19 @@ _REQUESTS_AHEAD = 3  # requests in flight while a task decodes; hides an object 
 Positions = npt.NDArray[np.int64]
 
 
+class Kind(IntEnum):
+    """The content of rows. Where it may be JSON, a comma follows each record in `data`."""
+
+    BYTES = 0
+    JSON = 1  # a record that is no JSON object is a dead letter
+    MAYBE_JSON = 2  # Kafka's streams: values that are no JSON objects are bytes
+
+
 class Rows(msgspec.Struct):
-    """The claimed records of one slice."""
+    """Claimed records of one slice."""
 
     part: Range
+    kind: Kind
     offsets: Positions  # record numbers
     byte_offsets: Positions
     batches: Positions  # first record of the append
@@ -53,14 +63,17 @@ class Rows(msgspec.Struct):
     append_times_ms: Positions
     data: npt.NDArray[np.uint8]  # payload of these records
     ends: Positions  # end positions of the records in `data`
+    keys: pa.Array
+    headers: pa.Array
+    absent: npt.NDArray[np.bool_]  # records without a value
 
 
 class Block(msgspec.Struct):
-    """Rows of one encoding and shape, to be decoded together."""
+    """Rows of one kind and shape, to be decoded together."""
 
     parts: list[Rows]
     shape: int
-    json: bool
+    kind: Kind
 
 
 class Unreadable(CorruptData):
@@ -79,34 +92,63 @@ def told_range(part: Range) -> str:
     return f"records {begin} to {last} of stream '{part.stream}', in {part.pack} at offset {part.offset},"
 
 
-def read_rows(part: Range, stored: bytes | Exception) -> Rows:
-    """Return the claimed rows of a slice's stored bytes. Raises Unreadable, also for a failed fetch."""
+def read_rows(part: Range, stored: bytes | Exception) -> Iterator[Rows]:
+    """Yield the claimed rows of a slice's stored bytes. Raises Unreadable, also for a failed fetch."""
     try:
         if isinstance(stored, NotFound):
             raise Unreadable(part, "the object no longer exists")
         if isinstance(stored, Exception):
             raise Unreadable(part, str(stored))
-        return _rows(part, stored)
+        yield from _rows(part, stored)
     except Unreadable:
         raise
     except CorruptData as fault:
         raise Unreadable(part, str(fault)) from fault
 
 
-def _rows(part: Range, stored: bytes) -> Rows:
+def _rows(part: Range, stored: bytes) -> Iterator[Rows]:
     found = parse_slice(stored, part.crc)
-    if found.records != part.records or len(found.payload) != part.length or found.encoding != part.encoding:
+    # The plan has the stream's encoding. Batches of Kafka lie beside those of HTTP, in slices of their own.
+    fits = found.encoding == part.encoding or Encoding.KAFKA in (found.encoding, part.encoding)
+    if found.records != part.records or len(found.payload) != part.length or not fits:
         raise CorruptData(f"the slice of '{part.stream}' at record {part.record} in {part.pack} does not match the plan")
+    begin = part.skip
+    end = part.records if part.take < 0 else part.skip + part.take
+    if not found.undivided:
+        yield _divided(part, found, begin, end)
+        return
+    kind = Kind.MAYBE_JSON if part.encoding == Encoding.KAFKA else Kind(part.encoding)
+    for columns in columns_of(found, begin, end, separated=kind != Kind.BYTES):
+        yield _undivided(part, kind, columns)
+
+
+def _undivided(part: Range, kind: Kind, columns: Columns) -> Rows:
+    return Rows(
+        part,
+        kind,
+        part.record + np.array(columns.numbers, np.int64),
+        part.byte + np.array(columns.bytes, np.int64),
+        part.record + np.array(columns.batches, np.int64),
+        np.array(columns.times_ms, np.int64),
+        np.array(columns.append_times_ms, np.int64),
+        np.frombuffer(columns.data, np.uint8),
+        np.array(columns.ends, np.int64),
+        pa.array(columns.keys, pa.binary()),
+        pa.array(columns.headers, HEADERS),
+        np.frombuffer(columns.absent, np.bool_),
+    )
+
+
+def _divided(part: Range, found: Slice, begin: int, end: int) -> Rows:
     per_batch = np.frombuffer(found.batch_records, np.uint32).astype(np.int64)
     lengths = found.batch_lengths if found.record_lengths is None else found.record_lengths
     ends = np.cumsum(np.frombuffer(lengths, np.uint32), dtype=np.int64)
     appended = np.frombuffer(found.append_times_ms, np.int64)
     own = np.frombuffer(found.record_times_ms, np.int64)
     first = np.cumsum(per_batch) - per_batch
-    begin = part.skip
-    end = part.records if part.take < 0 else part.skip + part.take
     rows = Rows(
         part,
+        Kind(found.encoding),
         part.record + np.arange(begin, end, dtype=np.int64),
         part.byte + np.concatenate((np.zeros(1, np.int64), ends[:-1]))[begin:end],
         part.record + np.repeat(first, per_batch)[begin:end],
@@ -114,6 +156,9 @@ def _rows(part: Range, stored: bytes) -> Rows:
         np.repeat(appended, per_batch)[begin:end],
         np.frombuffer(found.payload, np.uint8),
         ends[begin:end],
+        pa.nulls(end - begin, pa.binary()),
+        pa.nulls(end - begin, HEADERS),
+        np.zeros(end - begin, np.bool_),
     )
     start = int(ends[begin - 1]) if begin else 0
     rows.data = rows.data[start : int(ends[end - 1])]
@@ -128,16 +173,17 @@ def read_blocks(blobs: Blobs, ranges: Sequence[Range], shapes: Sequence[int], fa
     Ranges that cannot be read are left out and added to `failed`.
     """
     gathered: list[Rows] = []
-    size, kind = 0, (0, False)
+    size, kind = 0, (0, Kind.BYTES)
     for (part, stored), shape in zip(_fetch(blobs, ranges), shapes, strict=True):
-        own = (shape, part.encoding == Encoding.JSON)
-        if gathered and (own != kind or size + part.length > BLOCK_BYTES):
-            yield Block(gathered, *kind)
-            gathered, size = [], 0
-        kind = own
         try:
-            gathered.append(read_rows(part, stored))
-            size += part.length
+            for rows in read_rows(part, stored):
+                own = (shape, rows.kind)
+                if gathered and (own != kind or size + len(rows.data) > BLOCK_BYTES):
+                    yield Block(gathered, *kind)
+                    gathered, size = [], 0
+                kind = own
+                gathered.append(rows)
+                size += len(rows.data)
         except Unreadable as fault:
             failed.append(fault)
     if gathered:
@@ -154,7 +200,6 @@ def joined(block: Block) -> tuple[npt.NDArray[np.uint8], Positions]:
 def base_columns(block: Block, data: npt.NDArray[np.uint8], ends: Positions) -> dict[str, pa.Array]:
     """Return the built-in columns of a block by name."""
     parts = block.parts
-    count = len(ends)
     counts = [len(rows.ends) for rows in parts]
     numbers = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
     return {
@@ -165,16 +210,22 @@ def base_columns(block: Block, data: npt.NDArray[np.uint8], ends: Positions) -> 
         "batch": pa.array(np.concatenate([rows.batches for rows in parts])),
         "timestamp": _times(np.concatenate([rows.timestamps_ms for rows in parts])),
         "append_time": _times(np.concatenate([rows.append_times_ms for rows in parts])),
-        "key": pa.nulls(count, pa.binary()),
-        "headers": pa.nulls(count, HEADERS),
-        "value": _values(data, ends, block.json),
+        "key": pa.concat_arrays([rows.keys for rows in parts]),
+        "headers": pa.concat_arrays([rows.headers for rows in parts]),
+        "value": _values(data, ends, absent(block), separated=block.kind != Kind.BYTES),
     }
 
 
-def _values(data: npt.NDArray[np.uint8], ends: Positions, json: bool) -> pa.Array:
+def absent(block: Block) -> npt.NDArray[np.bool_]:
+    """Mark the records of a block that have no value."""
+    return np.concatenate([rows.absent for rows in block.parts])
+
+
+def _values(data: npt.NDArray[np.uint8], ends: Positions, missing: npt.NDArray[np.bool_], *, separated: bool) -> pa.Array:
     offsets = np.concatenate((np.zeros(1, np.int64), ends)).astype(np.int32)
     whole = pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
-    return pc.binary_slice(whole, 0, -1) if json else whole
+    whole = pc.binary_slice(whole, 0, -1) if separated else whole
+    return pc.if_else(pa.array(missing), pa.scalar(None, pa.binary()), whole) if missing.any() else whole
 
 
 def _times(milliseconds: Positions) -> pa.Array:
@@ -185,8 +236,10 @@ def _without(rows: Rows, dropped: npt.NDArray[np.bool_]) -> Rows:
     """Return the rows without those of control batches."""
     lengths = np.diff(rows.ends, prepend=0)
     keep = ~dropped
+    kept = pa.array(keep)
     return Rows(
         rows.part,
+        rows.kind,
         rows.offsets[keep],
         rows.byte_offsets[keep],
         rows.batches[keep],
@@ -194,6 +247,9 @@ def _without(rows: Rows, dropped: npt.NDArray[np.bool_]) -> Rows:
         rows.append_times_ms[keep],
         rows.data[np.repeat(keep, lengths)],
         np.cumsum(lengths[keep]),
+        rows.keys.filter(kept),
+        rows.headers.filter(kept),
+        rows.absent[keep],
     )
 
 

@@ -15,11 +15,12 @@ import pyarrow.parquet as pq
 from polynya.base.errors import PolynyaError
 from polynya.lakehouse.assemble import arrow_type
 from polynya.lakehouse.blobs import Blobs, Upload
-from polynya.lakehouse.decode import Decoded, Schema, decode
+from polynya.lakehouse.decode import Decoded, Schema, decode, may_be_object, without_strangers
+from polynya.lakehouse.kafka.undivided import BLOCK_BYTES
 from polynya.lakehouse.plan import Job, Task, claimed
 from polynya.lakehouse.rows import Problem
 from polynya.lakehouse.schema import OUR_COLUMNS, Column, adopt
-from polynya.lakehouse.slices import BASE_TYPES, BLOCK_BYTES, Block, Unreadable, base_columns, joined, read_blocks
+from polynya.lakehouse.slices import BASE_TYPES, Block, Kind, Unreadable, absent, base_columns, joined, read_blocks
 from polynya.wire.tables import FailedRange
 
 DLQ_TYPES: dict[str, pa.DataType] = {
@@ -83,7 +84,7 @@ def run_task(job: Job, task: Task, blobs: Blobs) -> TaskResult:
             wishes += decoded.wishes
         if wishes or failed:
             out.abort()
-            return TaskResult(task.id, records, size, wishes=wishes, failed=[_failed(fault) for fault in failed])
+            return TaskResult(task.id, records, size, wishes=wishes, failed=_failures(failed))
         return TaskResult(task.id, records, size, *out.close(), seconds=time.perf_counter() - begin)
     except BaseException:
         out.abort()
@@ -92,7 +93,33 @@ def run_task(job: Job, task: Task, blobs: Blobs) -> TaskResult:
 
 def _decoded(block: Block, schema: Schema) -> tuple[Any, Any, Decoded]:
     data, ends = joined(block)
-    return data, ends, decode(data, ends, schema) if block.json else _undecoded(schema.columns, len(ends))
+    chosen = _parsed(block, data, ends)
+    if not chosen.any():
+        return data, ends, _undecoded(schema.columns, len(ends))
+    if chosen.all():
+        decoded = decode(data, ends, schema)
+    else:
+        lengths = np.diff(ends, prepend=0)
+        text = data[np.repeat(chosen, lengths)]
+        decoded = _spread(decode(text, np.cumsum(lengths[chosen]), schema), chosen)
+    return data, ends, without_strangers(decoded) if block.kind == Kind.MAYBE_JSON else decoded
+
+
+def _parsed(block: Block, data: Any, ends: Any) -> Any:
+    """Mark the records that are parsed as JSON: none of bytes, and no record without a value."""
+    if block.kind == Kind.BYTES:
+        return np.zeros(len(ends), np.bool_)
+    present = ~absent(block)
+    return present if block.kind == Kind.JSON else present & may_be_object(data, ends)
+
+
+def _spread(decoded: Decoded, chosen: Any) -> Decoded:
+    """Return what was decoded of the chosen records as rows of all records."""
+    places = np.flatnonzero(chosen)
+    indices = pa.array(np.cumsum(chosen) - 1, mask=~chosen)
+    arrays = [array.take(indices) for array in decoded.arrays]
+    problems = {int(places[row]): found for row, found in decoded.problems.items()}
+    return Decoded(arrays, problems, decoded.wishes)
 
 
 def _culprits(block: Block, schema: Schema, fault: Exception) -> list[Unreadable]:
@@ -102,12 +129,18 @@ def _culprits(block: Block, schema: Schema, fault: Exception) -> list[Unreadable
     found = []
     for rows in block.parts:
         try:
-            _decoded(Block([rows], block.shape, block.json), schema)
+            _decoded(Block([rows], block.shape, block.kind), schema)
         except Exception as own:
             found.append(Unreadable(rows.part, f"{type(own).__name__}: {own}"[:300]))
     if not found:
         raise fault
     return found
+
+
+def _failures(failed: list[Unreadable]) -> list[FailedRange]:
+    """Return the ranges that failed, each once: a range may fail in several of its runs."""
+    first = {(fault.part.uid, fault.part.record + fault.part.skip): fault for fault in reversed(failed)}
+    return [_failed(fault) for fault in reversed(first.values())]
 
 
 def _failed(fault: Unreadable) -> FailedRange:

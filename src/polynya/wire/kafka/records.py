@@ -8,15 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import cramjam
 from msgspec import structs
 
-from polynya.base.limits import (
-    KAFKA_BATCH_EXPANSION_MAX,
-    KAFKA_BATCH_RECORDS_MAX,
-    KAFKA_DECODED_BYTES_MAX,
-    KAFKA_DECODED_BYTES_SURE,
-)
+from polynya.base.errors import CorruptData
+from polynya.base.limits import KAFKA_BATCH_RECORDS_MAX
 from polynya.wire.kafka.batches import (
     HEADER_BYTES,
     BatchHeader,
@@ -25,16 +20,8 @@ from polynya.wire.kafka.batches import (
     header_of,
     records_of,
 )
+from polynya.wire.kafka.codecs import decompressed
 from polynya.wire.kafka.primitives import Bytes, Malformed
-
-_XERIAL = b"\x82SNAPPY\0"  # the framing of Java clients: magic, two versions, sized blocks
-_XERIAL_BYTES = 16
-_CODECS = {
-    1: cramjam.gzip.decompress_into,
-    3: cramjam.lz4.decompress_into,
-    4: cramjam.zstd.decompress_into,
-}
-_SNAPPY = 2
 
 
 class UnreadableBatch(ValueError):
@@ -68,50 +55,8 @@ def decoded_records(batch: Bytes, base_offset: int) -> Iterator[Record]:
             f"the batch at offset {base_offset} has {header.records} records; at most {KAFKA_BATCH_RECORDS_MAX} are decoded"
         )
     try:
-        body = decompressed(batch)
+        body = decompressed(header.codec, bytes(memoryview(batch)[HEADER_BYTES:]))
         for delta, record in enumerate(records_of(batch, body)):
             yield structs.replace(record, offset=base_offset + delta)
-    except (Malformed, cramjam.DecompressionError) as fault:
+    except (Malformed, CorruptData) as fault:
         raise UnreadableBatch(f"the batch at offset {base_offset}: {fault}") from None
-
-
-def decompressed(batch: Bytes) -> Bytes:
-    """Return the bytes of the records, decompressed up to the limits.
-
-    Raises Malformed or `cramjam.DecompressionError`.
-    """
-    header, data = header_of(batch), memoryview(batch)[HEADER_BYTES:]
-    if not header.codec:
-        return data
-    most = max(KAFKA_DECODED_BYTES_SURE, KAFKA_BATCH_EXPANSION_MAX * len(data))
-    room = bytearray(min(most, KAFKA_DECODED_BYTES_MAX))
-    if header.codec == _SNAPPY:
-        return _snappy(data, len(room))
-    into = _CODECS.get(header.codec)
-    if into is None:
-        raise Malformed(f"there is no codec {header.codec}; codecs are 0 to 4")
-    size = into(data, room)
-    return memoryview(room)[:size]
-
-
-def _snappy(data: memoryview, most: int) -> bytes:
-    if data[: len(_XERIAL)] != _XERIAL:
-        return _snappy_block(data, most)
-    parts: list[bytes] = []
-    at = _XERIAL_BYTES
-    while at < len(data):
-        size = int.from_bytes(data[at : at + 4])
-        at += 4
-        if at + size > len(data):
-            raise Malformed("a block of snappy ends behind its batch")
-        parts.append(_snappy_block(data[at : at + size], most))
-        most -= len(parts[-1])
-        at += size
-    return b"".join(parts)
-
-
-def _snappy_block(data: memoryview, most: int) -> bytes:
-    size = cramjam.snappy.decompress_raw_len(data)
-    if size > most:
-        raise Malformed(f"{size} bytes of records where at most {most} are decoded")
-    return bytes(cramjam.snappy.decompress_raw(data))

@@ -1,0 +1,70 @@
+"""Decompress the records of Kafka batches, within bounds that a hostile batch cannot pass."""
+
+from __future__ import annotations
+
+import cramjam
+
+from polynya.base.errors import CorruptData
+from polynya.base.limits import (
+    KAFKA_UNCOMPRESSED_BYTES_LEAST,
+    KAFKA_UNCOMPRESSED_BYTES_MAX,
+    KAFKA_UNCOMPRESSED_RATIO_MAX,
+)
+
+NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+_FRAMED = {GZIP: cramjam.gzip, LZ4: cramjam.lz4, ZSTD: cramjam.zstd}
+_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
+_XERIAL = b"\x82SNAPPY\0"  # snappy-java's framing: this, two versions, and blocks with their lengths
+_XERIAL_BYTES = 16
+
+
+def decompressed(codec: int, data: bytes) -> bytes | memoryview:
+    """Return the records of a batch. Raises CorruptData for damaged or too large ones."""
+    if codec == NONE:
+        return data
+    if codec >= len(_NAMES):
+        raise CorruptData(f"codec {codec} is unknown: 0 to 4 are none, gzip, snappy, lz4 and zstd")
+    allowed = _allowed(len(data))
+    try:
+        if codec == SNAPPY:
+            return b"".join(_snappy(block, allowed) for block in _blocks(data, allowed))
+        buffer = bytearray(allowed)  # its pages are touched only when written
+        size = _FRAMED[codec].decompress_into(data, buffer)
+    except cramjam.DecompressionError as fault:
+        raise CorruptData(f"{len(data)} bytes of {_NAMES[codec]} are damaged or more than {allowed} bytes: {fault}") from None
+    return memoryview(buffer)[:size]
+
+
+def _allowed(compressed: int) -> int:
+    """Return the bytes that so many compressed ones may become."""
+    scaled = max(KAFKA_UNCOMPRESSED_BYTES_LEAST, compressed * KAFKA_UNCOMPRESSED_RATIO_MAX)
+    return min(KAFKA_UNCOMPRESSED_BYTES_MAX, scaled)
+
+
+def _blocks(data: bytes, allowed: int) -> list[bytes]:
+    """Return the blocks of snappy: one, or those of xerial's framing, together within the bound."""
+    if not data.startswith(_XERIAL):
+        return [data]
+    blocks = []
+    at, total = _XERIAL_BYTES, 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4])
+        at += 4
+        if at + size > len(data):
+            raise CorruptData(f"a block of snappy ends at byte {at + size} of {len(data)}")
+        if size:
+            blocks.append(data[at : at + size])
+            total += cramjam.snappy.decompress_raw_len(blocks[-1])
+        at += size
+        if total > allowed:
+            raise CorruptData(f"{len(data)} bytes of snappy become more than {allowed} bytes")
+    return blocks
+
+
+def _snappy(block: bytes, allowed: int) -> bytes:
+    size = cramjam.snappy.decompress_raw_len(block)
+    if size > allowed:
+        raise CorruptData(f"a block of snappy becomes {size} bytes, more than {allowed}")
+    buffer = bytearray(size)
+    cramjam.snappy.decompress_raw_into(block, buffer)
+    return bytes(buffer)
