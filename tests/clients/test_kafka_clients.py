@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -33,6 +36,8 @@ PAIRS = (  # kafka-python has gzip alone
 )
 COUNT = 300
 SECONDS = 120
+FETCH_SECONDS = 150  # about 45 MB from Maven Central
+JARS = Path(__file__).parents[2] / ".build" / "kafka-tools-4.3.1"
 
 
 @pytest.fixture(scope="module")
@@ -151,23 +156,69 @@ def test_a_consumer_waits_for_what_comes(node: RunningNode) -> None:
         reader.stdout.close()
 
 
-def java(node: RunningNode, tool: str, *arguments: str, given: bytes = b"") -> str:
-    libraries = os.environ.get("KAFKA_LIBS", "")
-    if not libraries or not Path(libraries).is_dir():
-        left_out("Kafka's Java tools: set KAFKA_LIBS to a folder with the jars of org.apache.kafka:kafka-tools:4.3.1")
-    command = [needed_program("java"), "-Xmx256m", "-cp", f"{libraries}/*", tool, "--bootstrap-server", node.kafka, *arguments]
+POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+<modelVersion>4.0.0</modelVersion><groupId>local</groupId><artifactId>tools</artifactId><version>1</version>
+<dependencies><dependency>
+<groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>4.3.1</version>
+</dependency></dependencies></project>
+"""
+
+
+def kafka_jars(maven: str) -> Path:
+    """The tools and what they need, from Maven Central once; the folder appears whole."""
+    cached = JARS.with_name(f"{JARS.name}.{os.getpid()}")
+    if JARS.is_dir():
+        return JARS
+    shutil.rmtree(cached, ignore_errors=True)
+    cached.mkdir(parents=True)
+    (cached / "pom.xml").write_text(POM)
+    command = [maven, "-q", "-B", "dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={cached}"]
+    try:
+        done = subprocess.run(command, cwd=cached, capture_output=True, timeout=FETCH_SECONDS, check=False)
+        if done.returncode or not list(cached.glob("kafka-tools-*.jar")):
+            left_out(f"Kafka's Java tools: Maven cannot fetch them: {done.stdout.decode()[-300:]}")
+        with contextlib.suppress(OSError):  # another run was first
+            cached.rename(JARS)
+    except subprocess.TimeoutExpired:
+        left_out(f"Kafka's Java tools: Maven did not fetch them in {FETCH_SECONDS} s")
+    finally:
+        shutil.rmtree(cached, ignore_errors=True)
+    return JARS
+
+
+@pytest.fixture(scope="module")
+def libraries() -> Path:
+    """A folder with the jars of Kafka's tools."""
+    java, maven = shutil.which("java"), shutil.which("mvn")
+    if java is None:
+        left_out("Kafka's Java tools: java 17 or newer is not installed")
+    said = subprocess.run([java, "-version"], capture_output=True, timeout=SECONDS, check=False).stderr.decode()
+    release = re.search(r'version "(\d+)', said)
+    if release is None or int(release[1]) < 17:
+        left_out(f"Kafka's Java tools need java 17 or newer: {said[:80]}")
+    named = os.environ.get("KAFKA_LIBS", "")
+    if named:
+        assert Path(named).is_dir(), f"KAFKA_LIBS is {named}: expected a folder with the jars of kafka-tools"
+        return Path(named)
+    if maven is None:
+        left_out("Kafka's Java tools: install mvn, which fetches them, or set KAFKA_LIBS to a folder with them")
+    return kafka_jars(maven)
+
+
+def java(node: RunningNode, libraries: Path, tool: str, *arguments: str, given: bytes = b"") -> str:
+    command = ["java", "-Xmx256m", "-cp", f"{libraries}/*", tool, "--bootstrap-server", node.kafka, *arguments]
     done = subprocess.run(command, input=given, capture_output=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
     return done.stdout.decode()
 
 
-def test_the_java_tools_create_write_and_read(node: RunningNode) -> None:
+def test_the_java_tools_create_write_and_read(node: RunningNode, libraries: Path) -> None:
     topics = "org.apache.kafka.tools.TopicCommand"
-    java(node, topics, "--create", "--topic", "java", "--partitions", "1")
-    assert "java" in java(node, topics, "--list").split()
-    java(node, "org.apache.kafka.tools.ConsoleProducer", "--topic", "java", given=b"1\n2\n3\n")
+    java(node, libraries, topics, "--create", "--topic", "java", "--partitions", "1")
+    assert "java" in java(node, libraries, topics, "--list").split()
+    java(node, libraries, "org.apache.kafka.tools.ConsoleProducer", "--topic", "java", given=b"1\n2\n3\n")
     found = java(
-        node, "org.apache.kafka.tools.consumer.ConsoleConsumer", "--topic", "java", "--partition", "0",
+        node, libraries, "org.apache.kafka.tools.consumer.ConsoleConsumer", "--topic", "java", "--partition", "0",
         "--offset", "earliest", "--max-messages", "3", "--timeout-ms", "60000",
     )  # fmt: skip
     assert found.split() == ["1", "2", "3"]

@@ -73,6 +73,11 @@ POLYNYA_CONTEXT, else from the current context ('polynya context'), else it is
 http://127.0.0.1:4437. The access token comes from POLYNYA_TOKEN or
 POLYNYA_TOKEN_FILE, else from the context.
 Data goes to stdout, notices and errors to stderr.
+
+\b
+A node listens for HTTP on 127.0.0.1:4437, for Prometheus and health on the
+next port, for Kafka clients on 127.0.0.1:9092, and with --text-listen on for
+the text protocol of Walrus on 4441. 'polynya serve' prints the ports.
 """
 
 

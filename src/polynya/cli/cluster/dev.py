@@ -43,6 +43,7 @@ from polynya.config.model import Config, is_loopback
 from polynya.config.node_identity import REMOVED
 from polynya.config.settings import SETTINGS
 from polynya.files import make_folder, write_whole
+from polynya.system.ports import spelled
 
 STEP = 10  # ports from one node to the next
 PORTS = 4  # of each: HTTP, admin, peers, Kafka
@@ -135,7 +136,7 @@ def dev_command(count: int | None, readers: int | None, replicas: str | None, pl
         for node in nodes:
             _start(node)
         _wait_until_healthy(nodes)
-        _say(nodes, folder)
+        _say(nodes, folder, [_config(node, values) for node in nodes])
         _watch(nodes, folder)
     except KeyboardInterrupt:
         output.notice("stopping")
@@ -185,10 +186,10 @@ def _laid_out(folder: Path, wanted: tuple[int | None, int | None], values: Mappi
         raise exits.Misused(
             f"--listen: {len(known)} nodes need ports up to {port + STEP * (max(known) - 1) + PORTS - 1}; choose a lower port"
         )
-    spelled = f"[{host}]" if ":" in host else host
+    bracketed = f"[{host}]" if ":" in host else host
     return [
         DevNode(
-            *(number, folder / f"node-{number}", spelled, port + STEP * (number - 1)),
+            *(number, folder / f"node-{number}", bracketed, port + STEP * (number - 1)),
             joins=joins(folder / f"node-{number}"),
             reader=number in reading,
         )
@@ -441,16 +442,31 @@ def _problems(client: Client) -> list[str]:
         return ["node 1 does not respond yet"]
 
 
-def _say(nodes: list[DevNode], folder: Path) -> None:
+def _say(nodes: list[DevNode], folder: Path, configs: list[Config]) -> None:
     click.echo(f"a cluster of {output.counted(len(nodes), 'node')}; each accepts every request:")
     for node in nodes:
         click.echo(f"  node {node.number}  {node.url}  {node.folder}" + ("  (a read replica)" if node.reader else ""))
-    click.echo(f"\n  status   polynya cluster status --server {nodes[0].url}")
+    click.echo()
+    for protocol, places in _protocol_places(configs).items():
+        click.echo(f"  {protocol:<7}  {','.join(places)}")
+    click.echo(f"  status   polynya cluster status --server {nodes[0].url}")
     last = [node for node in nodes if not node.reader][-1]
     click.echo(f"  kill     kill -9 $(cat {shlex.quote(f'{folder}/node-{last.number}/node.pid')})")
     click.echo(f"  restart  {shlex.quote(f'{folder}/node-{last.number}/start.sh')}")
     click.echo("  stop     Ctrl-C", nl=True)
     sys.stdout.flush()
+
+
+def _protocol_places(configs: list[Config]) -> dict[str, list[str]]:
+    """Return where the nodes serve Kafka and the text protocol, without what is off."""
+    found: dict[str, list[str]] = {}
+    for config in configs:
+        kafka = config.kafka.listen
+        if kafka not in (None, "off"):
+            found.setdefault("Kafka", []).append(config.kafka.advertised or kafka)
+        if config.text_place is not None:
+            found.setdefault("text", []).append(spelled(*config.text_place))
+    return found
 
 
 def _interrupted(number: int, _: object) -> None:
