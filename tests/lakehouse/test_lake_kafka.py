@@ -24,6 +24,7 @@ from polynya.stream.commands import Encoding
 from polynya.wire.kafka import codecs
 from polynya.wire.kafka.batches import HEADER_BYTES, Record, build_batch
 from polynya.wire.kafka.codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD, decompressed
+from polynya.wire.kafka.values import partition_type
 
 TIME = 1_600_000_000_000
 TRIES = 3
@@ -111,15 +112,16 @@ def test_values_are_typed_by_the_content_type_of_the_stream(lake: Lake) -> None:
     mixed = (b'{"n":1}', b"text", b"17", None, b"{text}", b' {"n":2} ', b"\xff{}", b'{"n":3}\n{"n":4}', b'{"n":"\xff"}')
     for stream, encoding in (("any", Encoding.KAFKA), ("bytes", Encoding.BYTES), ("json", Encoding.JSON)):
         lake.source.append_kafka(stream, values(*mixed), encoding=encoding)
+    lake.source.append_kafka("topic", values(*mixed), content_type=partition_type("application/json"))
     found: dict[str, list[Any]] = {}
     for row in synced(lake):
         found.setdefault(row["stream"], []).append((row["value"], row["n"]))
     typed = [(value, number) for value, number in zip(mixed, [1, None, None, None, None, 2, None, None, None], strict=True)]
-    assert found["any"] == found["json"] == typed
+    assert found["any"] == found["json"] == found["topic"] == typed
     assert found["bytes"] == [(value, None) for value in mixed]
     dead = sorted((row["stream"], row["offset"], row["reason"]) for row in lake.iceberg("dlq").to_pylist())
     reasons = {1: "not_json", 2: "not_object", 4: "not_json", 6: "bad_text", 7: "not_json", 8: "bad_text"}
-    assert dead == [("json", number, reason) for number, reason in reasons.items()]
+    assert dead == [(stream, number, reason) for stream in ("json", "topic") for number, reason in reasons.items()]
 
 
 def test_a_field_that_fits_no_column_is_a_dead_letter(lake: Lake) -> None:

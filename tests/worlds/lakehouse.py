@@ -68,7 +68,9 @@ class Source:
         parts, _ = builder.finish(home_group=1, created_ms=T0)
         self.blobs.put(key, b"".join(parts))
 
-    def append_kafka(self, stream: str, *batches: tuple[int, bytes], encoding: int = Encoding.KAFKA, flags: int = 0) -> Range:
+    def append_kafka(
+        self, stream: str, *batches: tuple[int, bytes], encoding: int = Encoding.KAFKA, flags: int = 0, content_type: str = ""
+    ) -> Range:
         """One slice in a pack of its own with record batches, each with its count of records, in a stream of an encoding."""
         uid, record, byte = self.tails.get(stream) or (next(self._uids), 0, 0)
         begin, hot = (record, byte), []
@@ -80,7 +82,7 @@ class Source:
         entry = builder.add(uid, 1, build_slice(Encoding.KAFKA, *begin, hot))
         key = f"{CLUSTER}/packs/20231114-22/1-{secrets.token_hex(16)}"
         self.pending.append(
-            Range(stream, uid, 1, "", encoding, *begin, entry.records, entry.length, key, entry.offset, entry.stored, entry.crc)
+            Range(stream, uid, 1, content_type, encoding, *begin, entry.records, entry.length, key, entry.offset, entry.stored, entry.crc)
         )
         self.tails[stream] = (uid, record, byte)
         self.blobs.put(key, b"".join(builder.finish(home_group=1, created_ms=T0)[0]))

@@ -20,6 +20,7 @@ from polynya.lakehouse.plan import Range, claimed
 from polynya.lakehouse.rows import TIMESTAMP
 from polynya.objectstore import NotFound
 from polynya.stream.commands import Encoding
+from polynya.wire.kafka.values import values_type
 from polynya.wire.pack import Slice, parse_slice
 
 HEADERS = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
@@ -117,9 +118,16 @@ def _rows(part: Range, stored: bytes) -> Iterator[Rows]:
     if not found.undivided:
         yield _divided(part, found, begin, end)
         return
-    kind = Kind.MAYBE_JSON if part.encoding == Encoding.KAFKA else Kind(part.encoding)
+    kind = _kind_of(part)
     for columns in columns_of(found, begin, end, separated=kind != Kind.BYTES):
         yield _undivided(part, kind, columns)
+
+
+def _kind_of(part: Range) -> Kind:
+    """Return what the values of a stream's records are."""
+    if part.encoding != Encoding.KAFKA:
+        return Kind(part.encoding)
+    return Kind.JSON if values_type(part.content_type).startswith("application/json") else Kind.MAYBE_JSON
 
 
 def _undivided(part: Range, kind: Kind, columns: Columns) -> Rows:
