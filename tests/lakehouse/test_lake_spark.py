@@ -85,7 +85,7 @@ def test_late_fields_are_found_by_tasks(tmp_path: Path, runner: Any) -> None:
 
 
 def test_a_gone_object_is_told_by_spark_tasks(tmp_path: Path, runner: Any) -> None:
-    from polynya.lakehouse.commit import RangesGone, run_job
+    from polynya.lakehouse.commit import RangesFailed, run_job
 
     lake = Lake(str(tmp_path / "store"))
     for stream in ("a", "b", "c"):  # three slices: the middle one is in no sample
@@ -93,7 +93,7 @@ def test_a_gone_object_is_told_by_spark_tasks(tmp_path: Path, runner: Any) -> No
     plan = lake.coordinator.plan("flights")
     assert plan is not None
     (Path(lake.settings.root) / plan.ranges[1].pack).unlink()
-    with pytest.raises(RangesGone, match="packs/"):
+    with pytest.raises(RangesFailed, match="packs/"):
         run_job(plan, lake.coordinator, runner, lake.blobs, lambda step, told: None)
 
 
