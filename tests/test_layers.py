@@ -67,7 +67,7 @@ PURE = {  # room or file: the modules that are not ours and that it may import; 
     ),
 }
 FRONT_STREAM = {"commands", "replies", "rules", "subscriptions"}  # a front knows the machine's commands and replies, never its state
-HEAVY = {"cramjam", "pyspark", "py4j", "pyarrow", "pyiceberg", "deltalake", "duckdb", "pandas", "numpy"}
+HEAVY = {"pyspark", "py4j", "pyarrow", "pyiceberg", "deltalake", "duckdb", "pandas", "numpy"}
 
 
 @functools.cache
@@ -193,7 +193,7 @@ CIRCLES = {  # what may import each other inside a room, type hints included -> 
     ),
     "front": (
         "http.api.buckets http.auth.authorization http.connection http.protocol.exchange "
-        "http.routes.append http.routes.append_template http.routes.bucket http.routes.create http.routes.delete http.routes.head"
+        "http.routes.append http.routes.append_template http.routes.bucket http.routes.create http.routes.delete http.routes.head "
         "http.routes.kafka_pages http.routes.listing "
         "http.routes.long_poll http.routes.pages http.routes.preconditions http.routes.read http.routes.read_request http.routes.refusals "
         "http.routes.retention http.routes.sse http.routes.table http.server "

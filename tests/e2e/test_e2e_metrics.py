@@ -15,6 +15,7 @@ OF_A_CLUSTER = {
     *("polynya_forwarded_total", "polynya_forward_retries_total", "polynya_forward_refused_total"),
 }
 OF_FAULTS = {"polynya_stream_faulted"}  # of streams that are set aside
+OF_TABLES = {metric.name for metric in METRICS if metric.name.startswith("polynya_table_")}  # with a table as their label
 OF_READERS = {"polynya_reader_lag_entries", "polynya_reader_lag_seconds"}  # of a cluster that has some
 
 
@@ -23,4 +24,4 @@ def test_every_metric_of_the_table_is_in_a_real_scrape(world: World) -> None:
     httpx.put(f"{node.url}/v1/stream/scraped", headers={"Content-Type": "text/plain"}, content=b"x", timeout=60).raise_for_status()
     text = httpx.get(f"{node.url}/metrics", timeout=60).text
     missing = {metric.name for metric in METRICS if f"\n{metric.name}" not in text.replace("\r", "")}
-    assert missing == OF_A_CLUSTER | OF_READERS | OF_FAULTS, "those of a cluster, which this node is no part of, and of faults"
+    assert missing == OF_A_CLUSTER | OF_READERS | OF_FAULTS | OF_TABLES, "those of a cluster, which this node is no part of, and of faults"

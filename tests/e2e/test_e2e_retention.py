@@ -122,7 +122,7 @@ def test_verify_finds_what_a_disk_lost(world: World) -> None:
     (fault,) = json.loads(missing.out)["faults"]
     assert missing.code == 1 and fault["kind"] == "missing" and fault["pack"].endswith(pack.name)
     refused = polynya("store", "wipe", "--root", str(world.data / "objects"), "--yes")
-    assert refused.code == 1 and "runs" in refused.err
+    assert refused.code == 1 and "is running" in refused.err
     world.kill_all()
     refused = polynya("store", "wipe", "--root", str(world.data / "objects"), "--yes")
     assert refused.code == 1 and "--force" in refused.err

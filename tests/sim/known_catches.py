@@ -124,6 +124,10 @@ STORIES = {  # the test that notices it, where there is one
         )
     },
     "an older copy of a node's data is let in": ("replica/test_cluster_copies.py::test_an_older_image_is_kept_out_and_nothing_is_lost[4]"),
+    "receipts end where a Kafka sequence wraps": (
+        "stream/test_kafka_producers.py::test_a_batch_that_begins_at_0_after_the_last_sequence_is_the_next"
+    ),
+    "a gap in a Kafka producer's batches is taken": ("stream/test_kafka_producers.py::test_a_sequence_wraps_and_its_receipts_stay"),
     "pins that are not confirmed pin nothing": f"{MACHINE_STORY}[an_unconfirmed_pin_keeps_what_its_fork_will_inherit]",
     "a deleted source keeps nothing for forks that are not confirmed": (
         f"{MACHINE_STORY}[an_unconfirmed_pin_keeps_what_its_fork_will_inherit]"

@@ -21,7 +21,7 @@ from polynya.system.open_files import WANTED, raise_limit, shares
 
 PYTHON_LEAST = (3, 11)
 PYTHON_LATEST = (3, 13)  # latest tested version
-LEAN = ("click", "cryptography", "google-crc32c", "httpx", "msgspec", "obstore", "pyjwt", "uvloop")
+LEAN = ("click", "cramjam", "cryptography", "google-crc32c", "httpx", "msgspec", "obstore", "pyjwt", "uvloop")
 LAKE = (*PACKAGES, READER)
 _REQUIREMENT = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?\s*([^;]*)")
 _CONDITION = re.compile(r"(>=|<|==)\s*([0-9]+(?:\.[0-9]+)*)")
