@@ -330,6 +330,16 @@ async def count(web: httpx.AsyncClient, outcome: Outcome) -> None:
         outcome.counters[name] = outcome.counters.get(name, 0) + metric(text, name)
 
 
+async def wait_until_counted(web: httpx.AsyncClient, outcome: Outcome, seconds: float) -> None:
+    """Let the load go on until each counter has moved: a slow machine merges late."""
+    deadline = monotonic() + seconds
+    while monotonic() < deadline:
+        text = (await ask(web, "GET", "/metrics", good=(200,))).text
+        if all(outcome.counters.get(name, 0) + metric(text, name) for name in COUNTERS):
+            return
+        await asyncio.sleep(0.5)
+
+
 # --- the run -------------------------------------------------------------------------------------------------------------------
 
 
@@ -378,8 +388,9 @@ async def soak(folder: Path, load: Load) -> Outcome:
                 following = [tasks.create_task(tail.run(stop)) for tail in tails]
                 restarts = tasks.create_task(restart_now_and_then(node, web, load, outcome))
                 await watch(node, web, flows, load, outcome)
-                stop.set()
                 await restarts
+                await wait_until_counted(web, outcome, 3 * load.seconds)
+                stop.set()
                 outcome.checked = sum([await life for life in lives])
                 outcome.expired = await guests
                 outcome.trimmed = sum([await each for each in trims])

@@ -69,6 +69,7 @@ def poor_path(folder: Path) -> Path:
     if folder.exists():
         return folder
     folder.mkdir()
+    folder.chmod(0o755)  # the umask may be that of a node, which keeps other users out
     for place in dict.fromkeys([*os.environ.get("PATH", "").split(os.pathsep), "/usr/sbin", "/usr/bin", "/sbin", "/bin"]):
         for program in Path(place).iterdir() if place and Path(place).is_dir() else ():
             if program.name not in LACKING and not (folder / program.name).is_symlink():
@@ -86,6 +87,7 @@ def cpus_library(folder: Path) -> Path:
     done = subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl"], capture_output=True, text=True, check=False)
     if done.returncode:
         raise Unavailable(f"the library that changes the number of CPUs cannot be built: {done.stderr.strip()}")
+    library.chmod(0o755)
     return library
 
 
