@@ -68,7 +68,13 @@ class World:
         self.led: set[int] = set()
         where = GroupLocations(1, BirthMap((1, 2)), lambda node: True)
         self.forwarding = Forwarding(
-            CoreAddress(1, 0, 1, 1), self, self, _nobody, stamped=_nobody, address=lambda node, core: node << 8 | core, whereabouts=where
+            CoreAddress(1, 0, 1, 1),
+            self,
+            self,
+            _nobody,
+            stamped=_nobody,
+            address=lambda node, core: node << 8 | core,
+            group_locations=where,
         )
         self.forwarding.led(1)
 

@@ -68,7 +68,7 @@ def _requests(content_type: str, body: bytes, token: str) -> list[bytes]:
 def _protected(folder: str, limits: Limits) -> tuple[Protection, str]:
     tokens = TokenFile(folder)
     _, token = tokens.add(Wanted(name="bench", scopes=["append"], limits=limits), 0)
-    return Protection(entrance=Authorizer(Access(tokens), audit=lambda *act: None)), token
+    return Protection(authorizer=Authorizer(Access(tokens), audit=lambda *act: None)), token
 
 
 def measure(content_type: str, body: bytes, requests: int, limits: Limits | None = None) -> float:

@@ -65,7 +65,7 @@ async def fill(folder: Path, streams: int) -> None:
     store = open_store(StoreSettings(backend="local", root=str(folder / "objects")))
     assert store is not None
     engine.local.cold = ColdReader(store)
-    engine.local.recalls.states = StateReader(store)
+    engine.local.rehydration.states = StateReader(store)
     flusher = Flusher(engine.groups, store, FlushSettings(), "bench")
     before = rss()
 

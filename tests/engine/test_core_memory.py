@@ -37,7 +37,7 @@ async def work(world: World, appends: int, first: int) -> None:
 
 
 def sizes(world: World) -> dict[str, int]:
-    local, core, settler = world.local, world.engine.core, world.engine.settler
+    local, core, outbox_sender = world.local, world.engine.core, world.engine.outbox_sender
     return {
         "unsettled": len(local._unsettled),
         "waiting": len(local._waiting_creates),
@@ -47,7 +47,7 @@ def sizes(world: World) -> dict[str, int]:
         "proposals": len(core._proposals),
         "inflight": core.inflight_bytes,
         "waiters": len(core._ends),
-        "sending": len(settler._sending),
+        "sending": len(outbox_sender._sending),
         "flushing": len(world.flusher.in_flight),
         "hot": world.hot_bytes,
     }

@@ -148,7 +148,7 @@ class Session:
     async def settle(self) -> None:
         for _ in range(10):
             await self.world.engine.core.drain()
-            await self.world.engine.settler.sweep()
+            await self.world.engine.outbox_sender.sweep()
 
 
 async def finish(world: World, oracle: Oracle) -> None:

@@ -1,4 +1,4 @@
-"""The entrance: who may do what over HTTP, on the short way as on the general one, and what limits do."""
+"""The authorizer: who may do what over HTTP, on the short way as on the general one, and what limits do."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def guarded(
         return Response(200, b'{"who": "%b"}' % (request.principal.name if request.principal else "nobody").encode())
 
     gate.access = Access(gate.tokens, wall=lambda: gate.wall, issuer=gate.issuer)
-    entrance = Authorizer(gate.access, audit=lambda *note: gate.notes.append(note))
+    authorizer = Authorizer(gate.access, audit=lambda *note: gate.notes.append(note))
     handlers = dict.fromkeys(("/livez", "/v1/node", "/metrics", "/v1/secret", "/v1/cluster/health"), handler)
-    play(told, handlers=handlers, protection=Protection(entrance=entrance, cors=Cors(origins)))
+    play(told, handlers=handlers, protection=Protection(authorizer=authorizer, cors=Cors(origins)))
 
 
 def both(gate: Gate) -> None:

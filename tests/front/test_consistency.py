@@ -180,6 +180,6 @@ def test_a_local_live_reader_is_told_what_comes_and_asks_nobody() -> None:
         await world.post("s", b"4")
         page = await wire.answer()
         assert page.body == b"[4]" and "stream-up-to-date" not in page.headers
-        assert elsewhere.asked == 0 and not world.front.assurance._doubters
+        assert elsewhere.asked == 0 and not world.front.tail_confirmation._doubters
 
     play(story)

@@ -32,7 +32,7 @@ def test_time_passes_for_streams_while_what_crosses_groups_waits_for_another_nod
 
         core: Any = Assembly.__new__(Assembly)
         core._member, core._tasks = None, []
-        core._engine = SimpleNamespace(local=SimpleNamespace(sweep=sweep), settler=SimpleNamespace(sweep=settle))
+        core._engine = SimpleNamespace(local=SimpleNamespace(sweep=sweep), outbox_sender=SimpleNamespace(sweep=settle))
         for work in (core._sweep(), core._settle()):
             core._spawn(work)
         async with asyncio.timeout(30):

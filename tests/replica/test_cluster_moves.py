@@ -159,8 +159,8 @@ async def test_a_replica_that_still_catches_up_answers_nothing(world: World) -> 
     group, outsider = world.group_of(A), off(world)
     await outsider.create(A)
     leader = world.leader(group)
-    assert leader is not None and outsider.engine.residence is not None
-    await outsider.engine.residence.make(group)
+    assert leader is not None and outsider.engine.replica_lifecycle is not None
+    await outsider.engine.replica_lifecycle.make(group)
     assert outsider.core.has(group) and not outsider.core.fit(group)
     with pytest.raises(Unavailable):
         await outsider.core.linearize(group)
@@ -174,9 +174,9 @@ async def test_a_replica_that_still_catches_up_answers_nothing(world: World) -> 
 async def test_a_replica_that_belongs_is_not_dropped(world: World) -> None:
     group = world.group_of(A)
     node = next(node for node in world.alive() if node.core.has(group))
-    assert node.engine.residence is not None
+    assert node.engine.replica_lifecycle is not None
     with pytest.raises(Unavailable):
-        await node.engine.residence.drop(group)
+        await node.engine.replica_lifecycle.drop(group)
     assert node.core.has(group)
 
 
@@ -187,8 +187,8 @@ async def test_a_leader_puts_nobody_in_who_has_just_left(world: World) -> None:
     leader = world.leader(group)
     assert leader is not None
     voters = world.map.voters[group]
-    assert outsider.engine.residence is not None
-    await outsider.engine.residence.make(group)
+    assert outsider.engine.replica_lifecycle is not None
+    await outsider.engine.replica_lifecycle.make(group)
     change = leader.core.leadership.change
     assert change(group, Configuration(voters, (), (outsider.number,))) is None
     await world.wait(lambda: leader.core.statuses()[group].settled)
@@ -325,8 +325,8 @@ async def test_what_a_member_promised_outlives_its_data(world: World) -> None:
     leaving.kill(power=0.0)
     leaving.start()
     assert not leaving.core.has(group) and leaving.core.departed[group].term >= term
-    assert leaving.engine.residence is not None
-    await leaving.engine.residence.make(group)
+    assert leaving.engine.replica_lifecycle is not None
+    await leaving.engine.replica_lifecycle.make(group)
     assert leaving.core.term(group) >= term
 
 
@@ -359,13 +359,13 @@ async def test_learners_are_not_counted(world: World) -> None:
     group, outsider = world.group_of(A), off(world)
     await outsider.create(A)
     leader = world.leader(group)
-    assert leader is not None and outsider.engine.residence is not None
+    assert leader is not None and outsider.engine.replica_lifecycle is not None
     fifth = world.add_node()
     await asyncio.sleep(1)
     learners = (outsider, fifth)
     for node in learners:
-        assert node.engine.residence is not None
-        await node.engine.residence.make(group)
+        assert node.engine.replica_lifecycle is not None
+        await node.engine.replica_lifecycle.make(group)
     voters = world.map.voters[group]
     assert leader.core.leadership.change(group, Configuration(voters, (), tuple(sorted(node.number for node in learners)))) is None
     await world.wait(lambda: all(peer.match for peer in leader.core.statuses()[group].peers.values()))
@@ -419,10 +419,10 @@ async def test_a_member_that_was_made_anew_votes_for_nobody_before_it_knows_the_
     group, outsider = world.group_of(A), off(world)
     await outsider.create(A)
     leaving = next(node for node in world.alive() if node.core.has(group) and not node.core.is_leader(group))
-    assert leaving.engine.residence is not None
+    assert leaving.engine.replica_lifecycle is not None
     world.move(group, leaving, outsider)
     await world.wait_placed()
-    await leaving.engine.residence.make(group)
+    await leaving.engine.replica_lifecycle.make(group)
     for _ in range(2):
         raft = leaving.core.members[group].raft
         raft.step(Vote(leaving.number, 9, group, raft.term + 1, 5, raft.term, forced=True), leaving.clock.now_ms())

@@ -161,7 +161,7 @@ async def lets_go(node: Node) -> None:
         facts = await node.engine.service.facts(A)
         if not isinstance(facts, Facts) and facts.code == Code.NOT_FOUND:
             return
-        await node.engine.settler.sweep()
+        await node.engine.outbox_sender.sweep()
         await asyncio.sleep(0.1)
     raise AssertionError("the source of a fork that is gone is held for ever")
 

@@ -104,7 +104,7 @@ def test_appends_that_wait_for_a_stream_go_on_in_their_order() -> None:
 def test_who_waits_for_a_stream_that_comes_and_goes_again_meanwhile() -> None:
     async def story(world: World) -> None:
         await filled(world)
-        recalls_, gate, loads = world.local.recalls, asyncio.Event(), 0
+        recalls_, gate, loads = world.local.rehydration, asyncio.Event(), 0
         load, faults = recalls_._load, list[object]()
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: faults.append(context))
 
@@ -140,7 +140,7 @@ def test_states_come_back_in_entries_that_are_not_too_large() -> None:
             await world.create(name)
         assert await world.evict() == len(names)
         entries: list[int] = []
-        propose = world.local.recalls._propose
+        propose = world.local.rehydration._propose
 
         def noting(group: int, command: Command, done: Done) -> None:
             assert isinstance(command, Return)
@@ -148,9 +148,9 @@ def test_states_come_back_in_entries_that_are_not_too_large() -> None:
             propose(group, command, done)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(world.local.recalls, "_propose", noting)
+            patch.setattr(world.local.rehydration, "_propose", noting)
             patch.setattr(rehydration, "RECALL_ENTRY_BYTES", 1)
-            await world.local.recalls.bring(group_of(names[0], world.groups), names)
+            await world.local.rehydration.bring(group_of(names[0], world.groups), names)
         assert entries == [rehydration.LOADS_AT_ONCE, rehydration.LOADS_AT_ONCE, 1]
         assert not world.evicted
         assert rehydration.LOADS_AT_ONCE * EVICT_STATE_BYTES_MAX + RECALL_ENTRY_BYTES < FRAME_BYTES_MAX, "the largest fits into a message"
@@ -188,9 +188,9 @@ def test_an_eviction_that_overtakes_requests_is_not_seen() -> None:
         world.engine.groups.propose = with_others  # type: ignore[method-assign]
         await world.evictor.evict_due()
         assert [(await each).code for each in sent] == [Code.OK] * 6 + [Code.EXISTS]
-        assert world.local.recalls.counters.returned == 2
+        assert world.local.rehydration.counters.returned == 2
         assert not overtaken, "none reaches the log before it is decided"
-        assert not world.local.recalls.racing
+        assert not world.local.rehydration.racing
         assert await world.read("test/{x}a") == b"012012"
 
     play(story)
@@ -229,7 +229,7 @@ def test_a_late_eviction_does_not_overtake_what_comes_behind_a_return() -> None:
         await world.create("test/{x}a")
         await world.create("test/{x}b")  # that keeps the block
         world.clock.ms += IDLE_MS
-        propose, call = world.local.recalls._propose, world.engine.groups.propose
+        propose, call = world.local.rehydration._propose, world.engine.groups.propose
         evictions: list[tuple[int, Evict]] = []
         late: list[asyncio.Future[Reply]] = []
 
@@ -245,7 +245,7 @@ def test_a_late_eviction_does_not_overtake_what_comes_behind_a_return() -> None:
 
         world.engine.groups.propose = noted  # type: ignore[method-assign]
         assert await world.evictor.evict_due() == 2
-        world.local.recalls._propose = with_the_late_one
+        world.local.rehydration._propose = with_the_late_one
         assert (await world.append("test/{x}a", b"x")).code == Code.OK
         assert [(await each).detail for each in late] == [[]]
         assert world.evicted == {"test/{x}b"}
@@ -422,9 +422,9 @@ def test_what_comes_back_to_be_trimmed_is_trimmed_before_it_goes_again() -> None
             await world.engine.retainer.run_once()
             await world.evict()
         assert [(await world.facts(name)).first_record for name in NAMES] == [2] * len(NAMES)  # type: ignore[union-attr]
-        returned = world.local.recalls.counters.returned
+        returned = world.local.rehydration.counters.returned
         await world.engine.retainer.run_once()
         await world.engine.retainer.run_once()
-        assert world.local.recalls.counters.returned == returned == len(NAMES), "each came back once"
+        assert world.local.rehydration.counters.returned == returned == len(NAMES), "each came back once"
 
     play(story)

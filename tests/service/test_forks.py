@@ -211,11 +211,11 @@ def test_a_coordinator_dies_between_any_two_steps(step: int, after: bool, restar
             world.kill()
         world.clock.ms += 11_000
         if not restart:
-            await world.engine.settler.sweep()
+            await world.engine.outbox_sender.sweep()
             pinned = any(machine.unconfirmed for machine in world.local.machines.values())
             assert pinned == ((step, after) not in NOTHING_PINNED), "its coordinator may only be slow"
             world.clock.ms += 50_000
-        await world.engine.settler.sweep()
+        await world.engine.outbox_sender.sweep()
         await world.settle()
         machines = world.local.machines.values()
         assert not any(machine.unconfirmed for machine in machines)
@@ -288,7 +288,7 @@ def test_a_put_on_the_deleted_source_waits_for_the_outcome_of_an_attempt() -> No
         world, put = await put_that_waits()
         assert not put.done()
         world.clock.ms += 61_000
-        await world.engine.settler.sweep()
+        await world.engine.outbox_sender.sweep()
         assert (await put).code == Code.CREATED
         await world.stop()
 
@@ -325,9 +325,9 @@ def test_outboxes_are_delivered_after_a_restart_and_once_the_disk_has_room() -> 
         room, world.disk.capacity = world.disk.capacity, world.disk.used()
         while (await world.create(GRANDCHILD)).code != Code.DISK_FULL:
             await world.delete(GRANDCHILD)
-        await world.engine.settler.sweep()
+        await world.engine.outbox_sender.sweep()
         await world.engine.core.drain()
-        assert world.local.machines[2].outbox and world.engine.settler.failures
+        assert world.local.machines[2].outbox and world.engine.outbox_sender.failures
         world.disk.capacity = room
         await world.settle()
         assert await world.code_of(SOURCE) == Code.NOT_FOUND

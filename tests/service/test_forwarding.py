@@ -45,7 +45,7 @@ class World:
             lambda group, command, done: self.here.append((group, _number_of(command), done)),
             stamped=lambda command: command,
             address=lambda node, core: node << 8 | core,
-            whereabouts=GroupLocations(1, BirthMap((1, 2, 3)), lambda node: node not in self.gone),
+            group_locations=GroupLocations(1, BirthMap((1, 2, 3)), lambda node: node not in self.gone),
         )
 
     def leader_of(self, group: int) -> int:

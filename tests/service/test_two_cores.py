@@ -53,7 +53,7 @@ async def test_a_forks_end_reaches_its_source_when_that_core_is_back(node: Node)
     await node.settle()
     assert await here.code_of(THERE) == Code.NOT_FOUND
     assert not any(machine.streams for world in node.worlds for machine in world.local.machines.values())
-    assert there.engine.settler.failures == 0
+    assert there.engine.outbox_sender.failures == 0
 
 
 @node_story
@@ -67,7 +67,7 @@ async def test_a_coordinator_whose_sources_core_dies_leaves_a_pin_that_is_settle
     outcome = (await asyncio.gather(forking, return_exceptions=True))[0]
     assert isinstance(outcome, (Unavailable, OutcomeUnknown)) or outcome.code == Code.CREATED  # type: ignore[union-attr]
     here.clock.ms += 61_000
-    await there.engine.settler.sweep()
+    await there.engine.outbox_sender.sweep()
     machines = [machine for world in node.worlds for machine in world.local.machines.values()]
     assert not any(machine.unconfirmed for machine in machines)
     pins = sum(len(stream.pins or ()) for machine in machines for stream in machine.streams.values())

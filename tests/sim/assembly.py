@@ -70,7 +70,7 @@ class House:
             await asyncio.sleep(SWEEP_SECONDS)
             self._engine.local.sweep()
             if rounds % round(SETTLE_SECONDS / SWEEP_SECONDS) == 0:
-                await self._engine.settler.sweep()
+                await self._engine.outbox_sender.sweep()
 
     async def _retain(self) -> None:
         while True:

@@ -154,21 +154,21 @@ class Node:
             self.engine.local.propose,
             stamped=self.engine.local.stamped,
             address=address,
-            whereabouts=GroupLocations(self.number, BirthMap(world.born, world.placed), lambda node: node not in self.lost),
+            group_locations=GroupLocations(self.number, BirthMap(world.born, world.placed), lambda node: node not in self.lost),
         )
         self.engine.service.join(self.forwarding)
         self.forwarding.start()
-        assert self.engine.residence is not None
+        assert self.engine.replica_lifecycle is not None
         self.core.on_dropped += [self.forwarding.gone, self._forget]
         self.reconfiguration = Reconfiguration(self.engine.service, self.core)
         self.reconciler = PlacementReconciler(
-            self.core, self.engine.residence, self.reconfiguration, self.forwarding.whereabouts, range(GROUPS + 1)
+            self.core, self.engine.replica_lifecycle, self.reconfiguration, self.forwarding.group_locations, range(GROUPS + 1)
         )
         self.spawn(self.reconciler.run())
         world.tell(self)
         self.core.on_leadership += [self._led, self.forwarding.led]
         self.forwarding.demand.many, self.forwarding.demand.most = world.follow
-        self.core.leadership.follow(self.forwarding.demand, self.forwarding.whereabouts.may_lead, self.forwarding.core_at)
+        self.core.leadership.follow(self.forwarding.demand, self.forwarding.group_locations.may_lead, self.forwarding.core_at)
         self.core.leadership.listen(self.way)
         self.engine.repairer.join(self.way, others_of(self.core, self.forwarding.core_at))
         self.core.on_applied, self.core.watched = self._applied, (0,)
@@ -218,7 +218,7 @@ class Node:
         assert self.engine.exchange is not None
         self.engine.exchange._packed.clear()  # its timers find nothing of this life's disk to close
         self.engine.exchange.arriving._arrivals.clear()
-        for task in (*self.engine.exchange._tasks, *self.engine.local.recalls._tasks, *self.tasks):
+        for task in (*self.engine.exchange._tasks, *self.engine.local.rehydration._tasks, *self.tasks):
             task.cancel()
         self.tasks.clear()
         self.process.go_on()  # what is left of it ends

@@ -411,7 +411,7 @@ NOTICED: dict[str, tuple[Any, str, Any]] = {  # by a test (`STORIES`), where a s
         "before",
         edited_function(Rehydration.before, "[name for name in _named(command) if name in self.racing] if self.racing else []", "[]"),
     ),
-    "a late eviction takes what has come back": (Rehydration, "only_present", lambda recalls, machine, command: command),
+    "a late eviction takes what has come back": (Rehydration, "only_present", lambda rehydration, machine, command: command),
     "old backups go though others are under way": (pruning, "_running", _nobody_is_running()),
     "old backups go though another one has begun": (
         pruning,

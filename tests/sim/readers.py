@@ -80,7 +80,7 @@ class Readers(Moves):
     @staticmethod
     def _has_all(node: Node) -> bool:
         """It answers local reads by itself, as far as it knows the map."""
-        return all(node.core.fit(group) and node.number in node.forwarding.whereabouts.map.replicas_of(group) for group in (1, 2))
+        return all(node.core.fit(group) and node.number in node.forwarding.group_locations.map.replicas_of(group) for group in (1, 2))
 
     # --- mishaps
 

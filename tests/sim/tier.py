@@ -103,7 +103,7 @@ class SimTier:
         StoreChecks(engine.service, self)  # type: ignore[arg-type]  # of a tier it uses the collector
         self._engine, self._pace = engine, world.round_pace
         engine.local.cold = self.reader
-        engine.local.recalls.states = self.states
+        engine.local.rehydration.states = self.states
 
     def tasks(self) -> list[asyncio.Task[None]]:
         work = [self.flusher.run(), self.merger.run(), self.evictor.run(), self.collector.run(), self.copier.run(), self._snapshots()]

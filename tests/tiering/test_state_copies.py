@@ -26,7 +26,7 @@ WHOLE = CompleteMark("c1", 1, GROUPS)
 
 
 class Led:
-    """What a copier and a settler see of a core that leads group 1."""
+    """A core that leads group 1, as a copier and an outbox sender see it."""
 
     def __init__(self) -> None:
         self.world = World(GROUPS)
@@ -36,7 +36,7 @@ class Led:
         led = {1: self.world.machines[1]}
         self.local = SimpleNamespace(led=led, machines=led, turns=0)
         self.service: Any = SimpleNamespace(now_ms=lambda: 99, local=self.local, propose_to=self._propose)
-        self.settler = OutboxSender(self.service)
+        self.outbox_sender = OutboxSender(self.service)
         self.storage = SimpleNamespace(shard=SimpleNamespace(groups={1: self.group}))
 
     def _propose(self, group: int, command: Any, done: Any) -> None:
@@ -71,17 +71,17 @@ def test_a_release_waits_until_a_copy_contains_it() -> None:
         led, store = Led(), FaultyStore()
         copier = copier_of(led, store)
         led.a_stream_in_a_pack_goes()
-        led.settler.pump()
-        await led.settler.sweep()
+        led.outbox_sender.pump()
+        await led.outbox_sender.sweep()
         assert led.releases() == []
         store.down = True
         with pytest.raises(StoreUnavailable):
             await copier.look()
-        await led.settler.sweep()
+        await led.outbox_sender.sweep()
         assert led.releases() == []
         store.down = False
         await copier.look()
-        await led.settler.sweep()
+        await led.outbox_sender.sweep()
         assert led.releases() == ["p"]
 
     asyncio.run(test())
@@ -91,7 +91,7 @@ def test_without_a_store_nothing_waits() -> None:
     async def test() -> None:
         led = Led()
         led.a_stream_in_a_pack_goes()
-        led.settler.pump()
+        led.outbox_sender.pump()
         assert led.releases() == ["p"]
 
     asyncio.run(test())

@@ -71,7 +71,7 @@ class World:
         self.local, self.service = self.engine.local, self.engine.service
         self.reader = ColdReader(self.store)
         self.local.cold = self.reader
-        self.local.recalls.states = self.states = StateReader(self.store)
+        self.local.rehydration.states = self.states = StateReader(self.store)
         self.flusher = Flusher(self.engine.groups, self.store, FlushSettings(interval_ms=0), CLUSTER, sleep=_at_once)
         settings = EvictSettings(after_ms=IDLE_MS, few=1, block_streams=3)
         self.evictor = Evictor(
@@ -192,7 +192,7 @@ class World:
             await self.engine.core.drain()
             if not any(machine.outbox for machine in self.local.machines.values()):
                 return
-            await self.engine.settler.sweep()
+            await self.engine.outbox_sender.sweep()
             await asyncio.sleep(0)
 
     async def evict(self) -> int:
@@ -267,7 +267,7 @@ class Node:
             while True:
                 for world in self.worlds:
                     await world.engine.core.drain()
-                    await world.engine.settler.sweep()
+                    await world.engine.outbox_sender.sweep()
                 if not any(machine.outbox for world in self.worlds for machine in world.local.machines.values()):
                     return
                 await asyncio.sleep(0.001)

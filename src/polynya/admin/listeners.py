@@ -113,14 +113,16 @@ class Listeners:
         }
         context = keeper.tls.context if keeper.tls is not None else None
         asked = hosts if keeper.access is None else Hosts()
-        protection = Protection(entrance=self._entrance(keeper.access), hosts=asked, cors=Cors(start.config.origins, hosts), tls=context)
+        protection = Protection(
+            authorizer=self._authorizer(keeper.access), hosts=asked, cors=Cors(start.config.origins, hosts), tls=context
+        )
         self.base = HttpFront(service, settings, {**open_to, **only_base}, below, protection=protection)
         near = {**handlers, **self._health_handlers(near=True)}
         within = {ADMIN: _bounded(admin), "/v1/tables/": _bounded(user), CLUSTER + "/": _bounded(acts)}
         self.admin = HttpFront(service, aside, near, within, streams=False, protection=Protection(hosts=hosts, cors=Cors(())))
         self.far_admin: HttpFront | None = None
         if start.far_admin_port:
-            far_protection = Protection(entrance=self._entrance(keeper.known, admin_only=True), cors=Cors(()), tls=context)
+            far_protection = Protection(authorizer=self._authorizer(keeper.known, admin_only=True), cors=Cors(()), tls=context)
             self.far_admin = HttpFront(service, aside, guarded, within, streams=False, protection=far_protection)
         if keeper.known is not None:
             keeper.known.on_deaths += [front.let_go for front in self._fronts()]
@@ -149,7 +151,7 @@ class Listeners:
     def _fronts(self) -> list[HttpFront]:
         return [front for front in (self.base, self.admin, self.far_admin) if front is not None]
 
-    def _entrance(self, access: Access | None, *, admin_only: bool = False) -> Authorizer | None:
+    def _authorizer(self, access: Access | None, *, admin_only: bool = False) -> Authorizer | None:
         return None if access is None else Authorizer(access, audit=self._audit, admin_only=admin_only, cores=self._start.cores)
 
     def _audited(self, act_of: ActOf, handler: Handler) -> Handler:

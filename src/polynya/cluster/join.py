@@ -101,7 +101,7 @@ class ClusterMember:
             local.propose,
             stamped=local.stamped,
             address=address,
-            whereabouts=GroupLocations(own, born if born.groups else BirthMap(nodes), transport.raft.is_up),
+            group_locations=GroupLocations(own, born if born.groups else BirthMap(nodes), transport.raft.is_up),
         )
         engine.repairer.join(transport, others_of(self._core, self.forwarding.core_at))
         service = engine.service
@@ -110,7 +110,7 @@ class ClusterMember:
         self.urls = {node.id: node.http for node in start.config.cluster.nodes}  # client URL of each node
         service.hint = lambda name: self.urls.get(self.forwarding.elsewhere(service.group_of(name)), "")
         if start.config.cluster.leader_follows_writers:
-            self._core.leadership.follow(self.forwarding.demand, self.forwarding.whereabouts.may_lead, self.forwarding.core_at)
+            self._core.leadership.follow(self.forwarding.demand, self.forwarding.group_locations.may_lead, self.forwarding.core_at)
         self._core.on_leadership.append(self.forwarding.led)
         self._core.on_dropped.append(self.forwarding.gone)
         self._raft.on_messages = lambda node, messages: self._core.received(messages, node)
@@ -171,7 +171,7 @@ class ClusterMember:
 
     def samples(self) -> Samples:
         forwarding = self.forwarding
-        now, own = forwarding.whereabouts.map, self._start.birth.node
+        now, own = forwarding.group_locations.map, self._start.birth.node
         return {
             "polynya_nodes_down": sum(node != own and not self._raft.is_up(node) for node in now.members),
             "polynya_groups_led": len(self._core.led),
@@ -235,7 +235,7 @@ class ClusterMember:
         self._core.peers.lost(node, self._core.now_ms() - silent_ms, shared)
 
     def _leaderless(self) -> str | None:
-        without = leaderless(self._core.members, self._core.leader_of, self.forwarding.whereabouts)
+        without = leaderless(self._core.members, self._core.leader_of, self.forwarding.group_locations)
         waiting = self._waiting() if without else ""
         return f"{without}; this node {waiting}" if waiting else without
 
@@ -257,12 +257,12 @@ class ClusterMember:
         self._waits_for = waiting
 
 
-def leaderless(groups: Iterable[int], leader_of: Callable[[int], int], whereabouts: GroupLocations) -> str | None:
+def leaderless(groups: Iterable[int], leader_of: Callable[[int], int], group_locations: GroupLocations) -> str | None:
     """Return how many local groups have no known leader, or None.
     A member without a vote starts no election and remembers its last leader. On a read replica, a group therefore also counts when that
     leader is disconnected."""
-    own, now = whereabouts.node, whereabouts.map
+    own, now = group_locations.node, group_locations.map
     reads = own in now.nodes and now.nodes[own].reader
     belong = [number for number in groups if own in now.replicas_of(number)]  # the others are being dropped
-    without = [number for number in belong if not (leader := leader_of(number)) or (reads and not whereabouts.is_there(leader))]
+    without = [number for number in belong if not (leader := leader_of(number)) or (reads and not group_locations.is_there(leader))]
     return f"no known leader for {len(without)} of {len(belong)} groups" if without else None

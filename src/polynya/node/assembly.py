@@ -124,7 +124,7 @@ class Assembly:
         self._tier = await open_tier(self._start, self._engine.groups, self._engine.indexes)
         if self._tier is not None:
             self._engine.local.cold = self._tier.reader
-            self._engine.local.recalls.states = self._tier.states
+            self._engine.local.rehydration.states = self._tier.states
             self.service.flush_here = self._tier.flush_now
             access, flusher = self._tier.access, self._tier.flusher
             self._engine.local.memory.store_is_full = lambda: access.store.writes.full
@@ -244,7 +244,7 @@ class Assembly:
         registry.add(lambda: {"polynya_batches_repaired_total": self._engine.repairer.repaired})
         registry.add(metric_sources.counted(self._subscriptions.counters, metric_sources.SUBSCRIPTIONS))
         registry.add(metric_sources.counted(self._engine.local.trims, metric_sources.TRIMS))
-        registry.add(metric_sources.counted(self._engine.local.recalls.counters, metric_sources.RECALLS))
+        registry.add(metric_sources.counted(self._engine.local.rehydration.counters, metric_sources.RECALLS))
         registry.add(metric_sources.counted(self._engine.retainer.counters, metric_sources.RETENTION))
         registry.add(self._keeper.samples)
         if self._member is not None:
@@ -271,11 +271,11 @@ class Assembly:
     def _take_part(self, member: ClusterMember, maps: ClusterMapCache) -> None:
         """Join the cluster: follow the map and serve cluster operations. The controller on core 0 acts where the meta group is led."""
         start, replicated = self._start, self._engine.replicated
-        assert replicated is not None and self._engine.residence is not None
+        assert replicated is not None and self._engine.replica_lifecycle is not None
         reconfiguration = Reconfiguration(self.service, replicated)
         groups = range(start.core, start.groups + 1, start.cores)
         self._reconciler = reconciler = PlacementReconciler(
-            replicated, self._engine.residence, reconfiguration, member.forwarding.whereabouts, groups
+            replicated, self._engine.replica_lifecycle, reconfiguration, member.forwarding.group_locations, groups
         )
         reconciler.adopt(maps.now)
         self._health.nodes = lambda: member.urls
@@ -341,7 +341,7 @@ class Assembly:
         """Complete operations across groups. It may wait for other nodes, so time-critical work has other tasks."""
         while True:
             await asyncio.sleep(SETTLE_SECONDS)
-            await self._engine.settler.sweep()
+            await self._engine.outbox_sender.sweep()
 
     async def _sweep(self) -> None:
         """Run time-based work for idle streams."""

@@ -54,7 +54,7 @@ class CoreRuntime:
         self.storage = storage
         self.replicated: ReplicatedEngine | None = None
         self.exchange: CatchUp | None = None
-        self.residence: ReplicaLifecycle | None = None
+        self.replica_lifecycle: ReplicaLifecycle | None = None
         if cluster is None:
             self.core: StandaloneEngine | ReplicatedEngine = StandaloneEngine(storage.shard, storage.journal, fatal=fatal)
         else:
@@ -64,7 +64,7 @@ class CoreRuntime:
         machines = {number: group.machine for number, group in storage.shard.groups.items()}
         self.local = LocalGroups(machines, self.core, now_ms, groups=shape.groups, hot_bytes_max=shape.hot_bytes_max, history=shape.history)
         self.service = NodeService(self.local, groups=shape.groups, core=shape.core, cores=shape.cores, transport=transport)
-        self.settler = OutboxSender(self.service)
+        self.outbox_sender = OutboxSender(self.service)
         self.retainer = RetentionJob(self.service)
         self.snapshotter = Snapshotter(self.core, storage.snapshots, every_bytes=shape.snapshot_bytes, chains=storage.chains)
         self.snapshotter.faulted = self.local.faulted
@@ -73,7 +73,7 @@ class CoreRuntime:
         if self.replicated is not None:
             self._join(self.replicated)
         self.core.on_applied, self.core.watched = self.local.applied, self.local.feeds.sinks
-        self.after_turn: list[Callable[[], None]] = [self.local.memory.measure, self.settler.pump]
+        self.after_turn: list[Callable[[], None]] = [self.local.memory.measure, self.outbox_sender.pump]
         self.core.on_turn = self._turned
 
     def indexes(self) -> dict[int, int]:
@@ -82,7 +82,7 @@ class CoreRuntime:
 
     async def stop(self) -> None:
         """Stop the background work. Call this before `close`."""
-        self.local.recalls.close()
+        self.local.rehydration.close()
         if self.exchange is not None:
             await self.exchange.close()
 
@@ -96,7 +96,7 @@ class CoreRuntime:
         self.local.join(core, core.led)
         self.local.lifetimes.propose = self.service.propose_to
         self.exchange = CatchUp(core, self.storage.snapshots, self.snapshotter, self.local.put)
-        self.residence = ReplicaLifecycle(core, self.storage.snapshots, self.snapshotter)
+        self.replica_lifecycle = ReplicaLifecycle(core, self.storage.snapshots, self.snapshotter)
         core.on_snapshot_effects = self.exchange.carry_out
         core.on_made.append(lambda group: self.local.put(group, core.shard.groups[group].machine))
         core.on_dropped += [self.local.remove, self.exchange.forget]

@@ -36,7 +36,7 @@ class CoreGroups:
     @property
     def recent(self) -> dict[int, int]:
         """Map the uid of each rehydrated stream to the log time of its rehydration."""
-        return self._service.local.recalls.recent
+        return self._service.local.rehydration.recent
 
     @property
     def faulted(self) -> FaultedStreams:

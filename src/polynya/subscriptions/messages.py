@@ -89,7 +89,7 @@ class News(msgspec.Struct, array_like=True, frozen=True, gc=False):
     wakes: list[tuple[str, int, str]]
 
 
-class ListQuestion(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class ListRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A query for the subscriptions of some home groups, by id: those after `after` that begin with `prefix`. The response holds their
     shapes."""
 

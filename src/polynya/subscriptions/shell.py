@@ -16,7 +16,7 @@ from polynya.stream.subscriptions.links import pending_watches
 from polynya.subscriptions import messages
 from polynya.subscriptions.keys import Keys
 from polynya.subscriptions.links import SubscriptionLinks
-from polynya.subscriptions.messages import AnyOperation, Get, ListQuestion, News, OperationResult, Shapes
+from polynya.subscriptions.messages import AnyOperation, Get, ListRequest, News, OperationResult, Shapes
 from polynya.subscriptions.operations import Operations
 from polynya.subscriptions.shapes import listed_shape
 from polynya.subscriptions.wakes import WakeCounters, Wakes
@@ -42,7 +42,7 @@ class Subscriptions:
         self._sweeping: asyncio.Task[None] | None = None
         service.serve(messages.OPERATE, AnyOperation, OperationResult, self._operate)
         service.serve(messages.NEWS, News, messages.Over, self._hear)
-        service.serve(messages.LIST, ListQuestion, messages.Shapes, self._list)
+        service.serve(messages.LIST, ListRequest, messages.Shapes, self._list)
 
     @property
     def _machines(self) -> dict[int, Machine]:
@@ -88,8 +88,8 @@ class Subscriptions:
         """Return a page of all subscriptions by id. `next` is the `after` of the next page. Raises `Unavailable`."""
         service = self._service
 
-        def question(groups: list[int]) -> ListQuestion:
-            return ListQuestion(prefix, after, limit + 1, tuple(groups))
+        def question(groups: list[int]) -> ListRequest:
+            return ListRequest(prefix, after, limit + 1, tuple(groups))
 
         parts = await service.of_groups(range(1, service.groups + 1), messages.LIST, question, self._list)
         found = sorted((shape for part in parts for shape in part), key=itemgetter("id"))
@@ -135,7 +135,7 @@ class Subscriptions:
             raise NotLeader(0)  # only the leader knows the latest state
         return [(key, uid) for key, uid, name in news.wakes if not self._wakes.news(key, uid, name)]
 
-    async def _list(self, question: ListQuestion) -> Shapes:
+    async def _list(self, question: ListRequest) -> Shapes:
         local = self._service.local
         await local.linearize_all(question.groups)
         homes = {key: home for machine in map(local.here, question.groups) for key, home in machine.subscriptions.homes.items()}

@@ -61,7 +61,7 @@ class StateCopyWorker:
         self._packs: dict[int, int] = {}  # the machine's pack counter in the copy
         self._marked = False
         self._loop = asyncio.get_running_loop()
-        engine.settler.contained = self.contained
+        engine.outbox_sender.contained = self.contained
 
     def contained(self, group: int) -> int:
         """Return the last message of the group's outbox that its copy includes."""

@@ -278,7 +278,7 @@ class Connection(asyncio.Protocol):
         if length > APPEND_BYTES_MAX:
             self.refuse("BODY_TOO_LARGE", f"a body has at most {APPEND_BYTES_MAX} bytes; split it")
             return
-        if self.front.entrance is not None and not self.front.entrance.is_known(head):
+        if self.front.authorizer is not None and not self.front.authorizer.is_known(head):
             self.refuse("UNAUTHORIZED", "")
             return
         if not self._expectation_met(head, first):

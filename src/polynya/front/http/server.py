@@ -40,7 +40,7 @@ log = logging.getLogger("polynya.http")
 class Protection(msgspec.Struct, frozen=True, kw_only=True):
     """The access rules of a front: the authorizer (None: no access control), allowed hosts, allowed origins, and TLS."""
 
-    entrance: Authorizer | None = None
+    authorizer: Authorizer | None = None
     hosts: Hosts = Hosts()
     cors: Cors = Cors()
     tls: ssl.SSLContext | None = None
@@ -66,7 +66,7 @@ class HttpFront:
         self.parser = HeadParser()
         self.router = Router(handlers or {}, mounts or {}, streams=streams)
         protection = protection or Protection()
-        self.entrance = protection.entrance
+        self.authorizer = protection.authorizer
         self.hosts = protection.hosts
         self.cors = protection.cors
         self.is_tls = protection.tls is not None
@@ -82,7 +82,7 @@ class HttpFront:
         self.metered: dict[Any, None] = {}  # … and those whose callers have a byte rate limit
         self.waiters: set[Any] = set()  # long-polls
         self._log_throttle = LogThrottle()
-        self.assurance = TailConfirmation(service.facts, self.spawn)
+        self.tail_confirmation = TailConfirmation(service.facts, self.spawn)
         self._lingering: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server | Handshakes] = []
@@ -125,7 +125,7 @@ class HttpFront:
             timer.cancel()
         if self._timer is not None:
             self._timer.cancel()
-        self.assurance.close()
+        self.tail_confirmation.close()
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -149,8 +149,8 @@ class HttpFront:
         self.connections.discard(connection)
         self._lingering.discard(connection)
         self.memory.drained(connection)
-        if self.entrance is not None:
-            self.entrance.release(connection)
+        if self.authorizer is not None:
+            self.authorizer.release(connection)
         if self._drained is not None and not self.connections:
             self._drained.set()
 
@@ -184,7 +184,7 @@ class HttpFront:
         """Find the route and start it. Every path, including errors, responds to the exchange, now or later."""
         try:
             exchange.route, exchange.query = self.router.resolve(exchange.head.target)
-            if self.entrance is None or self.entrance.authorize(self, exchange):
+            if self.authorizer is None or self.authorizer.authorize(self, exchange):
                 dispatch(self, exchange)
         except Exception as error:  # noqa: BLE001 (the client must get an answer; what is unexpected is logged)
             if exchange.head.method == "OPTIONS" and isinstance(error, Failure):
@@ -194,8 +194,8 @@ class HttpFront:
 
     def answered(self, exchange: Exchange, status: int, size: int) -> None:
         """Account for the response to an exchange with a principal."""
-        if self.entrance is not None:
-            self.entrance.answered(exchange, status, size)
+        if self.authorizer is not None:
+            self.authorizer.answered(exchange, status, size)
 
     def let_go(self) -> None:
         """End the work of revoked principals. Their next request is authorized again."""

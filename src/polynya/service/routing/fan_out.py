@@ -88,6 +88,6 @@ class ReplicaFanOut:
         forwarding = self._forwarding
         if forwarding is None:
             return [HERE if group in self._local.machines else group % self._cores]
-        here = self._local.fit(group) and forwarding.place.node in forwarding.whereabouts.map.replicas_of(group)
+        here = self._local.fit(group) and forwarding.place.node in forwarding.group_locations.map.replicas_of(group)
         others = forwarding.to_read(group, local=local)
         return [HERE] * here + others if local or forwarding.follows(group) else others + [HERE] * here

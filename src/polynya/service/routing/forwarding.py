@@ -105,10 +105,10 @@ class Forwarding:
         *,
         stamped: Callable[[Command], Command],
         address: Callable[[int, int], int],
-        whereabouts: GroupLocations,
+        group_locations: GroupLocations,
     ) -> None:
         self.place = place
-        self.whereabouts = whereabouts
+        self.group_locations = group_locations
         self.demand = AppendOrigins(place.node, place.groups)
         self.leader_here = leading.leader_of
         self.forwarded = self.retried = self.refused = 0
@@ -156,7 +156,7 @@ class Forwarding:
     def knows(self, group: int) -> bool:
         """Report whether a replica of this core knows the leader. It must be a member of its group and have had a leader within the last
         election timeout. A replica that was unreachable may have been removed from the group."""
-        if not self._leading.fit(group) or self.place.node not in self.whereabouts.map.replicas_of(group):
+        if not self._leading.fit(group) or self.place.node not in self.group_locations.map.replicas_of(group):
             return False
         return self._loop.time() - self._leaderless.get(group, NEVER) < ELECTION_SECONDS
 
@@ -165,7 +165,7 @@ class Forwarding:
         return self.knows(group) and self._is_reached(self._leaders[group])
 
     def _is_reached(self, leader: int) -> bool:
-        return leader in (0, self.place.node) or self.whereabouts.is_there(leader)
+        return leader in (0, self.place.node) or self.group_locations.is_there(leader)
 
     def leads(self, group: int) -> bool:
         """Report whether this core leads the group."""
@@ -182,12 +182,12 @@ class Forwarding:
 
     def voters_of(self, group: int) -> dict[int, bool]:
         """Return the voters of the group, each with True if this node reaches it."""
-        here, there = self.place.node, self.whereabouts.is_there
-        return {node: node == here or there(node) for node in self.whereabouts.map.placed_on(group)}
+        here, there = self.place.node, self.group_locations.is_there
+        return {node: node == here or there(node) for node in self.group_locations.map.placed_on(group)}
 
     def places(self) -> Iterator[int]:
         """Yield all cores of the other reachable nodes, as transport numbers."""
-        for node in self.whereabouts.others():
+        for node in self.group_locations.others():
             yield from (self._address(node, core) for core in range(self.cores_of(node)))
 
     def core_at(self, node: int, group: int) -> int:
@@ -198,9 +198,9 @@ class Forwarding:
         """Return the other cores that may serve reads of the group as transport numbers, best first. This node's core is first if it can
         reach the leader, then near nodes, then the known leader."""
         place, core = self.place, group % self.place.cores
-        here = core != place.core and place.node in self.whereabouts.map.replicas_of(group)
-        nodes, leader = self.whereabouts.near(group), self._leaders[group]
-        if leader not in (0, place.node, *nodes) and self.whereabouts.is_there(leader):
+        here = core != place.core and place.node in self.group_locations.map.replicas_of(group)
+        nodes, leader = self.group_locations.near(group), self._leaders[group]
+        if leader not in (0, place.node, *nodes) and self.group_locations.is_there(leader):
             nodes.append(leader)
         others = [self.core_at(node, group) for node in nodes]
         return [core] * here + others if local or (leader and self._is_reached(leader)) else others + [core] * here
@@ -294,19 +294,19 @@ class Forwarding:
             leader = self._leaders[group] = self.leader_here(group)
         if leader == place.node:
             return (core, True) if core != place.core else (-1, False)  # elected, but not ready yet
-        if leader and self.whereabouts.is_there(leader):
+        if leader and self.group_locations.is_there(leader):
             return self._at(leader, group), True
         between = self._between(group) if leader and through else 0
         if between:
             return between, False
         if self.knows(group):
             return -1, False
-        likely = self.whereabouts.likely(group, self._turns.get(group, 0))
+        likely = self.group_locations.likely(group, self._turns.get(group, 0))
         return (self._at(likely, group) if likely else -1), False
 
     def _between(self, group: int) -> int:
         """Return a relay through which the leader may be reached; 0: no reachable node supports it."""
-        node = self.whereabouts.likely(group, self._turns.get(group, 0))
+        node = self.group_locations.likely(group, self._turns.get(group, 0))
         target = self._at(node, group) if node else 0
         if not target or self._way.protocol(target) < relay.PROTOCOL:
             return 0
@@ -316,7 +316,7 @@ class Forwarding:
     def _leader_at(self, group: int) -> int:
         """Return the core of another node that leads the group, if it is known and reachable; else -1."""
         leader = self.elsewhere(group) if group in self._leaders else 0
-        return self._at(leader, group) if leader and self.whereabouts.is_there(leader) else -1
+        return self._at(leader, group) if leader and self.group_locations.is_there(leader) else -1
 
     def _at(self, node: int, group: int) -> int:
         target = self.core_at(node, group)

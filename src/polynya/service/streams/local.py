@@ -69,11 +69,11 @@ class LocalGroups:
         self._proposer = proposer
         self._history = history
         self._groups = groups
-        self.recalls = Rehydration(machines, proposer.propose, self._propose_again, now_ms)
+        self.rehydration = Rehydration(machines, proposer.propose, self._propose_again, now_ms)
         self.faulted = FaultedStreams(machines)
         self.faulted.changed = self._changed
         self.memory = HotMemory(machines, self.faulted, proposer, hot_bytes_max)
-        self.appends = Appends(machines, proposer, self, self.memory, self.faulted, self.recalls)
+        self.appends = Appends(machines, proposer, self, self.memory, self.faulted, self.rehydration)
         self._names = SortedNames(name for machine in machines.values() for name in _live_names(machine))
         for machine in machines.values():
             machine.watched = self.feeds.sinks
@@ -229,9 +229,9 @@ class LocalGroups:
         machine = self.machines[group]
         if isinstance(command, Evict):
             self.appends.epoch += 1
-            command = self.recalls.only_present(machine, command)
-        if machine.evicted or self.recalls.racing or isinstance(command, Evict):
-            ready = self.recalls.before(group, machine, command, done)
+            command = self.rehydration.only_present(machine, command)
+        if machine.evicted or self.rehydration.racing or isinstance(command, Evict):
+            ready = self.rehydration.before(group, machine, command, done)
             if ready is None:
                 return
             done = ready
@@ -344,7 +344,7 @@ class LocalGroups:
         elif kind is Trim:
             self.trims.note(reply)
         elif kind is Return:
-            self.recalls.note(cast("Return", command), reply)
+            self.rehydration.note(cast("Return", command), reply)
         elif kind in (ConfirmPin, Unpin) and self._waiting_creates:
             waiting, self._waiting_creates = self._waiting_creates, []
             for where, create, done in waiting:
@@ -400,7 +400,7 @@ class LocalGroups:
         planned = self._plan(group, query)
         for _ in range(COPIES_MAX):
             if planned is None:  # it may be rehydrated or deleted during the read
-                planned = self._plan(group, query, await self.recalls.copy(group, query.name))
+                planned = self._plan(group, query, await self.rehydration.copy(group, query.name))
         if planned is None:
             raise Unavailable("the stream is being evicted or rehydrated; retry")
         if isinstance(planned, Refusal):
@@ -444,7 +444,7 @@ class LocalGroups:
         stream = self.find(group, name)
         if not isinstance(stream, Stream):
             return stream
-        whole = stream if where_of(stream) is None else await self.recalls.copy(group, name) or self.here(group).lookup(name)
+        whole = stream if where_of(stream) is None else await self.rehydration.copy(group, name) or self.here(group).lookup(name)
         if whole is None:
             raise Unavailable("the stream is being evicted or rehydrated; retry")
         found = await self._place_of_time(self.here(group), whole, time_ms, None)

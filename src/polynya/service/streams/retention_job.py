@@ -156,7 +156,7 @@ class RetentionJob:
             for begin in range(0, len(names), RECALL_STREAMS):
                 part = names[begin : begin + RECALL_STREAMS]
                 try:
-                    await self._service.local.recalls.bring(group, part)
+                    await self._service.local.rehydration.bring(group, part)
                 except PolynyaError as fault:
                     self._failed(fault)
                     continue

@@ -22,7 +22,7 @@ class TailConfirmer(Protocol):
     @property
     def name(self) -> str: ...
 
-    def assure(self, facts: Facts | Refusal) -> None:
+    def confirm(self, facts: Facts | Refusal) -> None:
         """Handle facts that include every acknowledged record."""
         ...
 
@@ -74,4 +74,4 @@ class TailConfirmation:
             self._doubters.update(dict.fromkeys(waiting))
             return
         for doubter in waiting:
-            doubter.assure(facts)
+            doubter.confirm(facts)

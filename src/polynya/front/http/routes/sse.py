@@ -304,9 +304,9 @@ class Subscriber:
     def _doubt(self) -> None:
         """Request a confirmation of the tail: this replica may lack acknowledged records. Local readers need none."""
         if not self._local:
-            self._front.assurance.doubt(self)
+            self._front.tail_confirmation.doubt(self)
 
-    def assure(self, facts: Facts | Refusal) -> None:
+    def confirm(self, facts: Facts | Refusal) -> None:
         """Notify the reader if it is at the leader's tail. Otherwise another event will follow."""
         at = (self._record, self._byte)
         if self._live and isinstance(facts, Facts) and facts.uid == self._uid and at == (facts.record, facts.byte):
@@ -398,7 +398,7 @@ class Subscriber:
         self._kept = []
         self._front.live.pop(self, None)
         self._front.metered.pop(self, None)
-        self._front.assurance.forget(self)
+        self._front.tail_confirmation.forget(self)
         self._front.service.detach(self._uid, self)
 
     def _write(self, data: bytes) -> None:
